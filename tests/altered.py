@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raycase.io.schema import parquet_bytes
-from raycase.job.manifest import manifest_lines, totals
 from raycase.job.output import Output, read_job
 from raycase.job.results import result_of
+from raycase.job.verify import manifest_lines, totals
 
 
 def alter(uri, change, *, units=None):

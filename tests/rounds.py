@@ -44,7 +44,7 @@ from raycase.encoder.chunks import Chunking
 from raycase.errors import WorkError
 from raycase.index.build import build
 from raycase.index.index import Index
-from raycase.job import read_step
+from raycase.job import steps
 from raycase.job.verify import verify
 from raycase.models.registry import resolve_embedder
 from raycase.serve.schema import SearchRequest
@@ -223,7 +223,7 @@ def documents(home, seed, end, counts, wrong):
     bar = small.tokenizer(home / "bert").convert_tokens_to_ids("bar")
     encoder.embeddings.word_embeddings.weight.data[bar] = float("nan")
     encoder.save_pretrained(home / "bert")
-    read_step.PAIRS_OF_UNIT = 30
+    steps.PAIRS_OF_UNIT = 30
     while time.monotonic() < end:
         try:
             with open(home / "said", "w") as said, contextlib.redirect_stderr(said):

@@ -68,7 +68,7 @@ def imports(tree):
     [
         ("raycase", {"torch", "ray", "transformers", "pyarrow"}),
         # a worker imports what its task names: one that writes need not wait for torch
-        ("raycase.job.unit_files, raycase.ray.in_flight", {"torch", "transformers", "scipy", "botocore"}),
+        ("raycase.job.units, raycase.ray.in_flight", {"torch", "transformers", "scipy", "botocore"}),
         ("raycase.ray.shards", {"transformers"}),  # so that one that died is back soon
         ("raycase.models.case", {"torch._dynamo"}),
         ("raycase.job.verify", {"pandas"}),

@@ -46,7 +46,7 @@ def hello(flags: HelloFlags):
     'Greet.'
     return {}
 """
-CORE = ("io/test_claim.py", "tokens/test_stored.py", "models/test_pairs.py", "training/test_losses.py")
+CORE = ("io/test_storage.py", "tokens/test_stored.py", "models/test_pairs.py", "training/test_losses.py")
 SCRIPT = """
 import sys, lance, pandas as pd, pytest, raycase
 from helpers import cosines, read_output, vectors

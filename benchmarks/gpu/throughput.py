@@ -38,9 +38,8 @@ from raycase.errors import first_line
 from raycase.io.provenance import commit
 from raycase.io.reader import TEXT
 from raycase.io.schema import EMBEDDING, ID, Columns, rejected_table
-from raycase.job.encode_step import EncodeUnits
-from raycase.job.read_step import prepare_rows
 from raycase.job.results import Encoding, RowPairs, VectorResult
+from raycase.job.steps import EncodeUnits, prepare_rows
 from raycase.job.units import ReadUnit
 from raycase.models.pairs import accepted_pairs, tokens_of_pairs
 from raycase.tokens.basis import typical_conditions

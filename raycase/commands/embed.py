@@ -130,9 +130,9 @@ def check_embed(flags: EmbedFlags) -> Request:
     from raycase.io.places import OF_INDEX, Folder
     from raycase.io.reader import conditions_file, read_conditions
     from raycase.io.schema import BITS
-    from raycase.job.read_step import PAIRS_OF_UNIT
     from raycase.job.request import ROWS_OF_UNIT
     from raycase.job.results import EMBEDDINGS, Encoding, RowPairs
+    from raycase.job.steps import PAIRS_OF_UNIT
     from raycase.job.stored_tokens import pooled, token_columns, token_files, token_model, tokens_among
     from raycase.models.configs import check_conditions, check_room
 

@@ -18,9 +18,8 @@ from raycase.io.places import begin, check_held, claim
 from raycase.io.schema import CONDITION, EMBEDDING, ID, RANK, SCORE, embedding_numbers, parquet_bytes
 from raycase.io.storage import fingerprint, locate
 from raycase.io.vectors import l2_normalize
-from raycase.job.finished_output import FinishedOutput, open_written, read_rows
-from raycase.job.manifest import read_manifest
 from raycase.job.runner import Runner
+from raycase.job.verify import FinishedOutput, open_written, read_manifest, read_rows
 
 GROUP_ROWS, BLOCK_ROWS = 16384, 2**18  # about the most queries of a group, and vectors that are held at a time
 NEIGHBOUR = "neighbour"

@@ -61,10 +61,9 @@ from raycase.io.schema import (
 )
 from raycase.io.storage import Location, fingerprint, locate
 from raycase.io.vectors import l2_normalize
-from raycase.job.finished_output import FinishedOutput, open_written
-from raycase.job.manifest import read_manifest
 from raycase.job.results import CHUNKED
-from raycase.job.unit_files import UnitFile
+from raycase.job.units import UnitFile
+from raycase.job.verify import FinishedOutput, open_written, read_manifest
 from raycase.names import Language
 
 if TYPE_CHECKING:

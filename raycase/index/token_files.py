@@ -19,7 +19,7 @@ from raycase.io.lance_dataset import METADATA_KEY
 from raycase.io.ragged import Ragged
 from raycase.io.schema import BASIS, CODES, SKETCH, UNCONDITIONAL_PART
 from raycase.io.storage import Location
-from raycase.job.finished_output import FinishedOutput
+from raycase.job.verify import FinishedOutput
 from raycase.tokens.stored import StoredTokens, TokenFormat
 
 if TYPE_CHECKING:

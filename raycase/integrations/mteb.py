@@ -31,10 +31,9 @@ log = logging.getLogger(__name__)
 
 
 class ConditionalEncoder(AbsEncoder):
-    """MTEB's `EncoderProtocol` and `SearchProtocol`.
+    """MTEB's `EncoderProtocol` and `SearchProtocol`: unit vectors under the condition or a text's own instruction.
 
-    Texts are embedded under the condition, or plain; those with an instruction of their own under that. Vectors have
-    length 1, for not all that mteb does is by cosine. A text without words gets zeros and is counted in the log.
+    A text without words gets zeros and is counted in the log.
     """
 
     mteb_model_meta: ModelMeta
@@ -48,8 +47,7 @@ class ConditionalEncoder(AbsEncoder):
     def encode(self, inputs: Any, *, task_metadata: Any, **kwargs: Any) -> np.ndarray:
         """Vectors of a loader's texts: (N, D) float32.
 
-        Raises RuntimeError for what cannot be embedded, ValueError for queries with instructions of a task that
-        searches: there, the documents' vectors would not know them.
+        Raises RuntimeError for what cannot be embedded, ValueError for instructed queries of a task that searches.
         """
         texts, own = _read(inputs)
         if own and task_metadata.type in SEARCHED:
@@ -66,11 +64,7 @@ class ConditionalEncoder(AbsEncoder):
     def search(
         self, queries: Any, *, top_k: int, top_ranked: dict[str, list[str]] | None = None, **kwargs: Any
     ) -> dict[str, dict[str, float]]:
-        """Cosines of each query's best documents, those in `top_ranked` or all, by their ids.
-
-        A query with an instruction is compared with the documents under this instruction. Raises RuntimeError for what
-        cannot be embedded.
-        """
+        """Cosines of each query's best documents, of `top_ranked` or all, under its instruction, by ids."""
         instructions = queries["instruction"] if "instruction" in queries.column_names else [None] * len(queries)
         instructed = [row for row, instruction in enumerate(instructions) if instruction]
         others = [row for row, instruction in enumerate(instructions) if not instruction]

@@ -1,8 +1,4 @@
-"""Embedding and pooling as operators of other people's pipelines: `ds.map_batches(raycase.Embed, ...)` of Ray Data, or
-any loop over Arrow tables.
-
-A batch's rows come back once per condition, none is left out. Which batches are done is the pipeline's to know: what
-resumes exactly once is `raycase embed`. Knows no Ray.
+"""Embedding and pooling as operators of other people's pipelines: `ds.map_batches(raycase.Embed, ...)`, or any loop.
 
 Shapes: R rows, C conditions, N pairs, D dimensions.
 """
@@ -35,9 +31,8 @@ from raycase.io.schema import (
     embedding_array,
     embedding_numbers,
 )
-from raycase.job.encode_step import encode_rows
-from raycase.job.read_step import prepare_rows
 from raycase.job.results import Encoding, RowPairs, VectorResult
+from raycase.job.steps import encode_rows, prepare_rows
 from raycase.job.stored_tokens import open_tokens, pooled, token_model
 from raycase.models.configs import EmbedderConfig, check_alike
 from raycase.models.embedder import Embedder, as_texts

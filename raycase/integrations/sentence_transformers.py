@@ -18,10 +18,9 @@ MODEL = "model"  # folder of the model in what `save` wrote
 
 
 class Conditional(InputModule):
-    """The module that embeds texts, each under its condition, or all without one.
+    """The module that embeds texts, each under its condition, or all without one, on the device where it was loaded.
 
-    A text is a string or a pair (text, condition); `condition=` and `prompt=` of `encode` are the condition of all that
-    are strings. It stays on the device where it was loaded.
+    A text is a string or a pair (text, condition); `condition=` and `prompt=` of `encode` are that of all strings.
     """
 
     system: Embedder
@@ -63,10 +62,7 @@ class Conditional(InputModule):
         return int(self.system.config.dim)
 
     def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
-        """The model's name, or where it is a folder, a copy of it beside the configuration.
-
-        Raises ValueError for a model that its name alone does not say.
-        """
+        """The model's name, or where it is a folder, a copy of it beside the configuration."""
         config = self.system.config
         if resolve(self.model).describe() != config.describe():
             raise ValueError(

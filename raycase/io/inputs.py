@@ -14,9 +14,8 @@ import pyarrow as pa
 from fsspec.utils import glob_translate
 
 from raycase.errors import RequestError, expecting, is_utf8, note
-from raycase.io.formats import Csv, Jsonl, Parquet, TokenFile
 from raycase.io.lance_dataset import Lance
-from raycase.io.source import CODECS, InputFile, Source, ending_of
+from raycase.io.source import CODECS, Csv, InputFile, Jsonl, Parquet, Source, TokenFile, ending_of
 from raycase.io.storage import PACKAGE, Location, locate, mark, sha256_of_file
 
 FORMATS: dict[str, type[Source]] = {".parquet": Parquet, ".csv": Csv, ".jsonl": Jsonl}  # by how a name ends
@@ -84,11 +83,9 @@ def find_input(uri: str, flag: str = "--input") -> list[InputFile]:
 
 
 def list_input(uri: str, flag: str = "--input") -> Listing:
-    """The files of a path, folder or glob, sorted by name, without hidden ones (`.x`, `_x`) and other endings; of a
-    Lance dataset its newest version.
+    """The files of a path, folder or glob, sorted, without hidden and others; of a Lance dataset its newest version.
 
-    Links are followed, not in circles; a link to a file is a file of its own, as in the cache of Hugging Face. Raises
-    RequestError where there is no such file, one is there under two endings, or the listing fails.
+    Links are followed, not in circles; a link to a file is a file of its own, as in the cache of Hugging Face.
     """
     root = locate(uri)
     if uri.startswith(PACKAGE) and os.path.isfile(root.path):

@@ -27,8 +27,7 @@ class Several:
 
 
 def loads(text: str | bytes, *, once: bool = False) -> Any:
-    """JSON of a stranger's bytes; of a name that an object has twice the last value, or with `once` `Several`. Raises
-    ValueError for what is none, and for nesting without end."""
+    """JSON of a stranger's bytes; of a name that an object has twice the last value, or with `once` `Several`."""
     try:
         return json.loads(text, object_pairs_hook=_each_once if once else None)
     except RecursionError as error:
@@ -48,11 +47,7 @@ def not_json(value: object) -> Any:
 
 
 def from_json(of: type[T], values: Any) -> T:
-    """Values of a JSON file in the type that is expected.
-
-    A dataclass has no other fields; a TypedDict may have more. Raises ValueError, with the field, for one that is
-    missing, unknown or of another type, and for numbers that are not finite; TypeError for `Several`.
-    """
+    """Values of a JSON file in the expected type: of a dataclass no other fields; a TypedDict may have more."""
     from pydantic import ValidationError  # slow to import
 
     hashable: Any = of

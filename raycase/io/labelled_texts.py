@@ -32,9 +32,8 @@ Label = frozenset[str]  # the labels of a cell; empty where the text states noth
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """What a JSON has of a column.
+    """What a JSON has of a column: wordings, the usual one first; coarser classes and phrases by label.
 
-    conditions: wordings, the first is the usual one. groups: label -> coarser class. answers: label -> phrases.
     soft_nulls: an empty cell does not mean that the text states nothing.
     """
 
@@ -97,12 +96,10 @@ class LabelledTexts:
 
 
 def read_labelled(uri: str, labels: str | None, flag: str) -> LabelledTexts:
-    """Read a .csv, .jsonl or .parquet file, or a folder of them; several labels of a cell stand between bars.
+    """Read a file or a folder of labelled texts; several labels of a cell stand between bars.
 
     labels: the JSON, without which every other column is taken. Left out, with a note, are later rows of a text,
-    columns without two labels that two texts have each, and what the JSON has of labels that no text has. Raises
-    RequestError for a missing column, an empty text, a cell that is no label, a JSON without wordings or with an
-    unknown name, a name or wording twice, and where no column is left.
+    columns without two labels of two texts each, and what the JSON has of labels that no text has.
     """
     if labels is None:
         others = [name for name in peek(list_input(uri, flag).files[0]).names if name != TEXT]

@@ -39,8 +39,7 @@ def import_lance() -> Any:
 def lance_place(root: Location) -> dict[str, Any]:
     """How Lance finds what is kept at a place: the arguments `uri` and `storage_options` of its functions.
 
-    Of an object store it takes an encoded URI, without which `#` and `?` end a key and `%20` is a blank; a local path
-    it encodes itself. Its own client reads credentials from the usual environment variables.
+    In a URI of a store, unlike a local path, `#`, `?` and `%20` need encoding; credentials come from the environment.
     """
     if root.is_local:
         return {"uri": root.path}
@@ -76,8 +75,7 @@ class Lance(Source):
 
     @staticmethod
     def find(root: Location, others: Sequence[str]) -> InputFile | None:
-        """The newest version of the dataset at a place that has these other files; None where there is none. What is
-        open is forgotten. Raises ValueError for an index of raycase, and for what Lance cannot open."""
+        """The newest version of the dataset at a place with these other files, or None; what is open is forgotten."""
         _at_version.cache_clear()
         if not (root.is_local or root.uri.partition("://")[0] in BUCKETS):
             return None
@@ -118,8 +116,7 @@ class Lance(Source):
 
 @lru_cache(maxsize=4)
 def _at_version(file: InputFile) -> LanceDataset:
-    """A dataset at the version of its mark, opened once in a process. Raises ValueError where this version is gone or
-    another, and errors of Lance."""
+    """A dataset at the version of its mark, opened once in a process."""
     version = Lance.MARK.fullmatch(file.mark)
     assert version
     dataset = import_lance().dataset(version=int(version[1]), **lance_place(locate(file.uri)))

@@ -49,8 +49,7 @@ def exclusive(method: Callable[Concatenate[Own, Passed], Returned]) -> Callable[
 
 @contextmanager
 def held(folder: Location, name: str, refused: WorkError) -> Iterator[None]:
-    """Hold a folder on this machine, made where there is none, by a file of this name; the system frees it when the
-    process ends. One on object storage is not held. Raises `refused` where another holds it, and OSError."""
+    """Hold a local folder, made where there is none, by a file that the system frees when the process ends."""
     if not folder.is_local:
         yield
         return
@@ -74,8 +73,7 @@ def mark_of(file: Location) -> str | None:
 
 
 def put_over(file: Location, data: bytes, former: str | None) -> bool:
-    """Put a file in place of the one with this mark (None: of none); returns whether it was still that one. S3 compares
-    and puts in one step; elsewhere a writer that does not hold the folder may come in between."""
+    """Put a file in place of the one with this mark, or of none; whether it still was. Only S3 does it in one step."""
     if mark_of(file) != former:
         return False
     if file.uri.partition("://")[0] not in S3:

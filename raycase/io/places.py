@@ -1,5 +1,7 @@
-"""The places that a command reads and writes, compared before it begins: nothing that is read may be written over. Its
-output folder is claimed for one job: a JSON record in it holds the job's fingerprint, so that a run resumes."""
+"""The places that a command reads and writes, compared before it begins: nothing that is read may be written over.
+
+Its output folder is claimed for one job, by a JSON record with the job's fingerprint.
+"""
 
 import os
 import posixpath
@@ -36,11 +38,7 @@ class File:
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder that a flag writes into.
-
-    names: of the files and folders that are written there. Those of a cache are hashes, and go over nothing. here: on
-    this machine, not in a store.
-    """
+    """A folder that a flag writes into, and names within; a cache's are hashes. `here`: on this machine alone."""
 
     uri: str | None
     names: tuple[str, ...] = ()
@@ -48,14 +46,10 @@ class Folder:
 
 
 def check_paths(*, reads: Paths = NONE, opens: Paths = NONE, writes: Mapping[str, File | Folder] = NONE) -> None:
-    """Compare all that a command reads and writes, by flag, links resolved.
+    """Compare all that a command reads and writes, by flag, links resolved, before anything is written.
 
     reads: files, and folders and globs of which every file is read. opens: folders of which certain files are read, as
     models, indexes and outputs of jobs.
-
-    Raises RequestError for an empty path, which would be the current folder; for a relative one in a job submitted to
-    Ray, whose folder is temporary; for a file with another ending than its format has; for a place that is in an index
-    or cannot be written; and for writing over what is read or written by another flag, or into what is read as input.
     """
     read = [
         (flag, uri, paths is reads)
@@ -81,8 +75,7 @@ def check_paths(*, reads: Paths = NONE, opens: Paths = NONE, writes: Mapping[str
 
 
 def _unfit(to: File | Folder, uri: str) -> str | None:
-    """What is wrong with a place by itself: an ending, a folder for a file or the other way round; of one on this
-    machine, also that it is an index's own, or cannot be written."""
+    """What is wrong with a place by itself: an ending, a folder or a file there, an index around it, no rights."""
     location = locate(uri)
     if isinstance(to, Folder):
         if to.here and not location.is_local:
@@ -159,27 +152,24 @@ def claim(
     overwrite: bool = False,
     difference: str = "",
 ) -> dict[str, Any] | None:
-    """The record of this job if the folder holds it; None if the folder is free, or `overwrite`. Writes nothing: a free
-    folder is the job's once `begin` has put the record.
+    """The record of this job if the folder holds it; None if it is free, or `overwrite`. Writes nothing.
 
-    record: name of the JSON file that holds the fingerprint, which is of everything that decides the results. job: what
-    the folder may hold, in words, as `this very join`. results: names of files and folders; without a record none may
-    exist. difference: from the job in the folder, if the caller knows. Raises RequestError for another job's folder,
-    and for results without a record.
+    record: name of the JSON file with the fingerprint of what decides the results. job: what the folder may hold, in
+    words. results: names, of which none may exist without a record. difference: from the job there, if it is known.
     """
     if overwrite:
         return None
-    got = None
     if (folder / record).exists():
         values = _record(folder / record)
         if values.get("fingerprint") == fingerprint:
             return values
         got = f"another ({difference})" if difference else "another"
-    for place in (folder / name for name in results):
-        if got is None and place.exists() and (not place.fs.isdir(place.path) or next(place.entries(), None)):
-            got = f"{place.name} without {record}"
-    if got is None:
-        return None
+    else:
+        there = (place for place in (folder / name for name in results) if place.exists())
+        full = (place for place in there if not place.fs.isdir(place.path) or next(place.entries(), None))
+        if (place := next(full, None)) is None:
+            return None
+        got = f"{place.name} without {record}"
     raise RequestError(
         f"--output: expected an empty folder or {job} in {folder.uri}, got {got}; choose another folder or pass "
         "--overwrite"
@@ -187,9 +177,9 @@ def claim(
 
 
 def begin(folder: Location, record: str, values: dict[str, Any], results: Iterable[str], *, overwrite: bool) -> None:
-    """Put the record, with the key `fingerprint`, before any result; with `overwrite`, clear the folder first."""
-    if overwrite:
-        clear(folder, record, results)
+    """Put the record, with the key `fingerprint`; with `overwrite`, remove the results first, the old record last."""
+    for name in (*results, record) if overwrite else ():
+        (folder / name).remove()
     (folder / record).put_json(values)
 
 
@@ -205,12 +195,6 @@ def taken_over(folder: Location, record: str) -> WorkError:
         f"{folder.uri}: expected the {record} that this job wrote, got none or another's: the folder was removed or a "
         "job with --overwrite took it over, and this one ends"
     )
-
-
-def clear(folder: Location, record: str, results: Iterable[str]) -> None:
-    """Remove a job's results in this order and its record last; other files in the folder stay."""
-    for name in (*results, record):
-        (folder / name).remove()
 
 
 def _record(file: Location) -> dict[str, Any]:

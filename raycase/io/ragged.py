@@ -53,8 +53,7 @@ class Ragged:
         return type(self)(flat=self.flat[index], offsets=offsets)
 
     def padded(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The tokens of these texts, padded with zeros to the longest, (B, S) or (B, S, W), states in 32 bits; and
-        which are real, (B, S) bool."""
+        """These texts' tokens, zeros behind, (B, S) or (B, S, W), states in 32 bits; and which are real, (B, S)."""
         counts = self.counts[rows]
         real = np.arange(max(1, int(counts.max(initial=0)))) < counts[:, None]
         dtype = np.float32 if self.flat.dtype == STATE_TYPE else self.flat.dtype
@@ -70,8 +69,7 @@ class Ragged:
 
     @classmethod
     def read(cls, column: pa.ChunkedArray | pa.Array, width: int, dtype: np.dtype[Any] = STATE_TYPE) -> Self:
-        """Read a column that `to_arrow` wrote; one copy where it is in chunks. Raises ValueError for another type or
-        other lengths."""
+        """Read a column that `to_arrow` wrote; one copy where it is in chunks."""
         array: Any = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
         if array.type != pa.large_binary():
             raise ValueError(f"expected values of large_binary, got {array.type}")

@@ -103,12 +103,7 @@ def texts_sha256(distinct: Iterable[Sequence[str]]) -> str:
 
 
 def read_rated(uri: str, flag: str, condition: str | None = CONDITION, number: str = LABEL) -> RatedPairs:
-    """Read every row of a .csv, .jsonl or .parquet file, or of a folder of them, with these columns; without a
-    condition where `condition` is None.
-
-    Raises RequestError, with file and row, for a missing column, a label that is no number, an empty text, no rows, and
-    fewer than two distinct labels.
-    """
+    """Read every row of a file or folder with these columns; without a condition where `condition` is None."""
     words = [name for name in (SENTENCE1, SENTENCE2, condition) if name]
     columns: dict[str, list[str]] = {name: [] for name in words}
     ratings: list[float] = []
@@ -166,11 +161,7 @@ class CandidateSets:
 
 
 def read_candidates(uri: str, flag: str) -> CandidateSets:
-    """Read every row of a .jsonl or .parquet file, or of a folder of them: query, positive and negative.
-
-    A query is a text or a list of texts, the others are lists. Raises RequestError, with file and row, for a missing
-    column, anything but texts with words, and where no query has positive and negative candidates.
-    """
+    """Read every row of a file or folder: a query is a text or a list of them, positive and negative are lists."""
     rows: list[Candidates] = []
     left_out = 0
     for where, columns in read_files(uri, (QUERY, POSITIVE, NEGATIVE), flag):

@@ -1,9 +1,7 @@
-"""The rows of a source, checked: of a span as units, which are tables and rejections of the rows that cannot be
-embedded; or whole columns, as conditions.
+"""The rows of a source, checked: of a span as units, or whole columns, as conditions.
 
-A unit is read as an Arrow table with the columns `ROW`, `ID`, those of `TEXTS` (two for pairs of sentences),
-`CONDITIONS` (with a condition column) and the kept columns under their own names with the prefix `KEEP`; a unit of
-several files has `FILE`, too, their URIs.
+A unit is a table with `ROW`, `ID`, those of `TEXTS` (two for pairs of sentences), `CONDITIONS` (with a condition
+column) and the kept columns with the prefix `KEEP`; one of several files has `FILE`, too, their URIs.
 """
 
 import json
@@ -18,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raycase.errors import RequestError, is_words, normal_words
-from raycase.io.formats import Csv
 from raycase.io.inputs import FORMATS, find_input, peek, source_of
 from raycase.io.json_values import not_json
 from raycase.io.schema import (
@@ -33,7 +30,7 @@ from raycase.io.schema import (
     check_once,
     storage_type,
 )
-from raycase.io.source import InputFile, Line, Source, Span, SpanRows, readable
+from raycase.io.source import Csv, InputFile, Line, Source, Span, SpanRows, readable
 from raycase.io.storage import locate
 
 ROW, FILE, SECOND, CONDITIONS, KEEP = "row", "file", "second", "conditions", "keep:"
@@ -45,10 +42,9 @@ NAMED = (CONDITION, "label")  # columns of what is compared as `normal_words`
 def read_span(
     source: Source, span: Span, columns: Columns, units: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[pa.Table, list[Rejection]]]:
-    """Rows and rejections of each unit, rows [start, end) of a span, in order; the span is fetched once. Its end is
-    read before the last rows are given: a compressed file is checked there.
+    """Rows and rejections of each unit, rows [start, end) of a span, in order; the span is fetched once.
 
-    Raises RequestError for a file that cannot be read, or has fewer rows than when it was planned.
+    Its end is read before the last rows are given: a compressed file is checked there.
     """
     with source.reading():
         blocks = source.read(columns.names, span)
@@ -81,11 +77,7 @@ def read_files(
 
 
 def read_columns(file: InputFile, names: Sequence[str], flag: str, words: Sequence[str] = ()) -> dict[str, list[Any]]:
-    """Whole columns of a small file; those in `words` stripped, of conditions and labels in their normal form.
-
-    Raises RequestError for a missing column, a row that does not parse, and a value in `words` that is no string, empty
-    or invalid UTF-8.
-    """
+    """Whole columns of a small file; those in `words` stripped, of conditions and labels in their normal form."""
     where = f"{flag}: {file.uri}"
     columns: dict[str, list[Any]] = {name: [] for name in names}
     source = source_of(file)
@@ -113,11 +105,7 @@ def read_columns(file: InputFile, names: Sequence[str], flag: str, words: Sequen
 
 
 def read_conditions(values: Sequence[str], flag: str = "--conditions") -> list[str]:
-    """The conditions of a job, or the labels of --labels: strings, or one file (`.txt`, one per line; `.parquet`,
-    `.csv` or `.jsonl`, column `condition` or `label`).
-
-    Raises RequestError for an empty or repeated condition, several files, and a file that is missing or has none.
-    """
+    """The conditions of a job, or --labels: strings, or one file (.txt, or a table with one such column)."""
     name = flag.removeprefix("--").removesuffix("s")
     conditions: list[object] = list(values)
     file = conditions_file(values)
@@ -147,8 +135,7 @@ def read_conditions(values: Sequence[str], flag: str = "--conditions") -> list[s
 
 
 def distinct_words(values: Iterable[object], flag: str, expected: str = "") -> list[str]:
-    """Conditions or labels in their normal form. Raises RequestError for one without words, and for two alike;
-    expected: how the message names what is expected, of other words than these two."""
+    """Conditions or labels, with words and distinct, in their normal form; `expected`: how a message begins."""
     name = flag.removeprefix("--").removesuffix("s")
     found: dict[str, int] = {}
     for i, value in enumerate(values):
@@ -167,8 +154,7 @@ def conditions_file(values: Sequence[str]) -> str | None:
 
 
 def _table_rows(table: pa.Table, rows: np.ndarray, columns: Columns) -> tuple[pa.Table, list[Rejection]]:
-    """The rows of a unit, with these numbers, under the names of this module; those with invalid UTF-8, which no
-    source of tables checks, become rejections."""
+    """The rows of a unit under the names of this module; those with invalid UTF-8 are rejected."""
     arrays: dict[str, Any] = {ROW: pa.array(rows, pa.int64())}
     for own, (name, type_) in _own_columns(columns).items():
         column = table[name].combine_chunks()
@@ -242,10 +228,7 @@ FITS: dict[pa.DataType, Callable[[Any], bool]] = {  # the types that JSONL holds
 
 
 def _typed(value: Any, own: str, name: str, type_: pa.DataType) -> Any:
-    """A value of JSON in the type of its column; any but a text and a condition may become JSON text.
-
-    Raises TypeError, and UnicodeEncodeError for what UTF-8 cannot encode.
-    """
+    """A value of JSON in the type of its column, else TypeError; other than texts may become JSON text."""
     if own == CONDITIONS:
         return [_typed(each, TEXT, name, pa.string()) for each in (value if isinstance(value, list) else [value])]
     if value is None:
@@ -263,10 +246,7 @@ def _typed(value: Any, own: str, name: str, type_: pa.DataType) -> Any:
 def _checked(
     file: int, columns: Columns, rows: pa.Table, rejections: list[Rejection]
 ) -> tuple[pa.Table, list[Rejection]]:
-    """Reject the rows without text, id or condition; the conditions of the others are in their normal form.
-
-    Without an id column, the id of a row is `file:row`, the numbers of the file and of the row in it.
-    """
+    """Reject rows without text, id or condition; conditions get their normal form, ids of no column `file:row`."""
     if ID not in rows.column_names:
         rows = rows.append_column(ID, pa.array([f"{file}:{row}" for row in rows[ROW].to_pylist()], pa.string()))
     bad: dict[int, tuple[Reason, str]] = {}

@@ -21,10 +21,7 @@ class S3(S3FileSystem):
 
 
 def file_system(timeout: float) -> S3:
-    """The file system of this process, with credentials, region and endpoint as botocore finds them.
-
-    timeout: seconds without an answer after which a request is made again.
-    """
+    """The file system of this process, configured as by botocore; `timeout`: seconds after which it asks again."""
     return S3(
         use_listings_cache=False,  # it would hide what other processes wrote
         default_cache_type="none",  # a file is read by ranges of our own

@@ -1,5 +1,4 @@
-"""Names of columns, reasons for rejections, Arrow types and Parquet bytes that every room shares; and which columns of
-the input are read, in which types: checked for every file before any row is read."""
+"""Names of columns, reasons for rejections, Arrow types and Parquet bytes of all rooms; the columns of an input."""
 
 import io
 from collections.abc import Collection, Sequence
@@ -84,8 +83,7 @@ REJECTED_SCHEMA = pa.schema([(name, pa.int64() if name == "row" else pa.string()
 
 
 def rejected_table(file: str, rejections: Sequence[Rejection], earlier: pa.Table | None = None) -> pa.Table:
-    """Rejections, and earlier ones, as a table of `REJECTED_SCHEMA` in the order of the input, whose files are in the
-    order of their names; `file`: of those that name none."""
+    """Rejections, and earlier ones, as a table in the order of the input; `file`: of those that name none."""
     found = pa.Table.from_pylist([vars(r) | {"file": r.file or file} for r in rejections], schema=REJECTED_SCHEMA)
     every = found if earlier is None else pa.concat_tables([earlier, found])
     return every.sort_by([("file", "ascending"), ("row", "ascending")])
@@ -98,10 +96,7 @@ def embedding_type(dim: int, dtype: str) -> pa.DataType:
 
 
 def embedding_array(vectors_ND: np.ndarray, null_N: np.ndarray | None = None) -> pa.FixedSizeListArray:
-    """(N, D) float16, float32 or int8, or (N, D / 8) uint8 -> Arrow array of `embedding_type`, without a copy.
-
-    null_N: bool, the rows that are null.
-    """
+    """(N, D) float16, float32 or int8, or (N, D / 8) uint8 -> Arrow array, no copy; `null_N`: which are null."""
     values = pa.array(np.ascontiguousarray(vectors_ND).reshape(-1))
     type_ = pa.list_(pa.field("item", values.type, nullable=False), vectors_ND.shape[1])
     return pa.FixedSizeListArray.from_arrays(values, type=type_, mask=None if null_N is None else pa.array(null_N))
@@ -142,10 +137,7 @@ def parquet_options(schema: pa.Schema) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """The columns that are read; `types`: Arrow types of the columns, as the output has them.
-
-    texts: that of the sentences, or the two of pairs of sentences; none of stored tokens. tokens: of stored tokens.
-    """
+    """The columns that are read, and their types in the output; texts: one, two of pairs, or none of tokens."""
 
     texts: tuple[str, ...]
     id: str | None
@@ -177,9 +169,7 @@ def find_columns(
 ) -> Columns:
     """Resolve the requested columns against the schema of the first file, which is at `uri`.
 
-    `id` None takes the column `id` if there is one. `keep` None: the text. `written`: a unit's own columns. Raises
-    RequestError for a missing column, one of a wrong type, and a kept column with the name of an output column or one
-    that an index cannot have.
+    id: None takes the column `id` if there is one. keep: None is the text. written: a unit's own columns.
     """
     if id is None and ID in schema.names:
         id = ID
@@ -189,19 +179,15 @@ def find_columns(
     columns = Columns(texts=texts, id=id, condition=condition, keep=others, types={})
     check_columns(schema, columns, uri)
     own = {ID: id, CONDITION: condition}  # columns of the output that may have their names in the input, too
-    for name in kept:
-        if name in written and own.get(name) != name:
-            raise RequestError(
-                f"--keep-columns: {name!r} is a column of the output; rename it in the input, or leave it out"
-            )
+    advice = "is a column of the output; rename it in the input, or leave it out"
+    check_problems({f"--keep-columns: {name!r} {advice}": name in written and own.get(name) != name for name in kept})
     types = {name: _written_type(schema.field(name).type) for name in columns.names}
     types |= dict.fromkeys(columns.texts, pa.string())
     if id is not None and not pa.types.is_integer(types[id]):
         types[id] = pa.string()
-    columns = replace(columns, types=types)
     for name in columns.keep if second is None else ():  # scores are not indexed
         problem = None
-        if not name or any(character in name for character in ".`\0"):
+        if not name or {*name} & {*".`\0"}:
             problem = "a name that is empty or has a dot, a backtick or a NUL"
         elif name in (*RESERVED_COLUMNS, *OF_ANSWERS, *OF_LANCE):
             problem = "a name that an index or its answers have for themselves"
@@ -211,7 +197,7 @@ def find_columns(
                 f"{visible(repr(name), MOST_LABEL)} with {problem}; rename it in the input, or pass --keep-columns "
                 "without it"
             )
-    return columns
+    return replace(columns, types=types)
 
 
 def check_columns(schema: pa.Schema, columns: Columns, uri: str) -> None:

@@ -1,7 +1,4 @@
-"""Files and folders of any store that fsspec knows: atomic writes, listings, fingerprints.
-
-Paths are URIs (`s3://bucket/out`, `file:///data/out`, `/data/out`).
-"""
+"""Files and folders of any store that fsspec knows, by URI or path: atomic writes, listings, fingerprints."""
 
 from __future__ import annotations
 
@@ -168,8 +165,7 @@ def locate(uri: str) -> Location:
 
 
 def _has_credentials(scheme: str, rest: str) -> bool:
-    """Whether a URI has what may be a user, a key or a token: `user@`, `key:secret@` whatever signs the secret has, the
-    query of a web address."""
+    """Whether a URI has what may be a user, a key, a secret with whatever signs, or the query of a web address."""
     host, _, path = rest.partition("/")
     user, _, host = host.rpartition("@")
     return bool(user) or (":" in host and "@" in path) or (scheme in ("http", "https") and "?" in rest)
@@ -189,8 +185,7 @@ def json_bytes(value: Any) -> bytes:
 
 
 def mark(info: Mapping[str, Any]) -> str:
-    """A mark that changes with a file's content, from its entry in a listing: ETag, the Hub's name of the content
-    (hf://), or modification time."""
+    """A mark that changes with a file's content, from a listing: ETag, the Hub's name of it, or modification time."""
     keys = ("ETag", "etag", "md5Hash", "blob_id", "xet_hash", "mtime", "LastModified", "last_modified", "created")
     return str(next((info[k] for k in keys if info.get(k)), ""))
 

@@ -1,7 +1,4 @@
-"""Vectors in the forms that are written: of length 1, int8 numbers, sign bits; and their cosines. Imports no torch.
-
-Shapes: N vectors or pairs, P distinct vectors, D dimensions.
-"""
+"""Vectors in the forms that are written, and their cosines. Shapes: N vectors or pairs, P distinct ones, D numbers."""
 
 import numpy as np
 
@@ -21,10 +18,7 @@ def l2_normalize(vectors_ND: np.ndarray) -> np.ndarray:
 
 
 def peak_normalize(vectors_ND: np.ndarray) -> np.ndarray:
-    """Scale vectors so that the largest magnitude of each is 1: (N, D) -> (N, D) float32; a vector of zeros stays.
-
-    So no square is too large or too small for float32. NaN where a vector is not finite.
-    """
+    """Scale each to a largest magnitude of 1, so that float32 holds squares: (N, D) -> (N, D); zeros stay, else NaN."""
     vectors_ND = np.asarray(vectors_ND, dtype=np.float32)
     peaks_N1 = np.abs(vectors_ND).max(axis=1, keepdims=True)
     with np.errstate(invalid="ignore"):

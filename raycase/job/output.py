@@ -9,9 +9,9 @@ from typing_extensions import TypedDict
 
 from raycase.errors import RequestError, expecting
 from raycase.io.json_values import from_json
-from raycase.io.places import Folder, clear, taken_over
+from raycase.io.places import Folder, begin, taken_over
 from raycase.io.source import InputFile
-from raycase.io.storage import Location, fingerprint, json_bytes, locate
+from raycase.io.storage import Location, fingerprint, locate
 from raycase.job.results import EMBEDDINGS, SCORES
 
 JOB = "job.json"
@@ -48,10 +48,7 @@ def output_folder(uri: str | None, results: str = EMBEDDINGS) -> Folder:
 
 @dataclass(frozen=True, kw_only=True)
 class Sharing:
-    """Which neighbouring files share a unit: those of fewer rows, up to so many rows and files together.
-
-    It decides what the names of units mean, so a job keeps that with which it was begun.
-    """
+    """Which neighbours share a unit: files of fewer rows, up to so many rows and files. A job keeps its own."""
 
     rows: int
     files: int = 256
@@ -107,9 +104,8 @@ def read_job(output: Output) -> JobFile:
 
 def write_job(output: Output, job: JobFile, *, overwrite: bool = False) -> None:
     """Write job.json; with `overwrite`, remove an earlier output first: its manifest first of all, job.json last."""
-    if overwrite:
-        clear(output.root, JOB, [place.name for place in output.contents[::-1]])
-    output.job_file.put(json_bytes({"format": FORMAT, "fingerprint": job.fingerprint, **asdict(job)}))
+    values = {"format": FORMAT, "fingerprint": job.fingerprint, **asdict(job)}
+    begin(output.root, JOB, values, [place.name for place in output.contents[::-1]], overwrite=overwrite)
 
 
 def check_held(output: Output, job: JobFile) -> None:

@@ -1,5 +1,4 @@
-"""The plan of a job: new, or the one to resume. Its input is cut into spans, spans into units; finished units are left
-out."""
+"""The plan of a job, new or resumed: its input is cut into spans, spans into units; finished units are left out."""
 
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ from raycase.io.schema import parquet_bytes, parquet_table
 from raycase.io.source import InputFile, Span
 from raycase.io.storage import Location, fingerprint
 from raycase.job.output import JobFile, Sharing, read_job
-from raycase.job.unit_files import Units, finished
-from raycase.job.units import PlannedSpan, RowRange
+from raycase.job.units import PlannedSpan, RowRange, Units, finished
 
 if TYPE_CHECKING:  # its import takes seconds, and workers do not need it
     from raycase.job.request import Request
@@ -42,11 +40,7 @@ SAVED = pa.schema({"of": pa.string()} | dict.fromkeys(COLUMNS, pa.int64()))  # o
 
 
 def find_job_file(request: Request) -> tuple[JobFile, Units]:
-    """The job to run in the output folder, and its finished units: a new job, or the one to resume with new input files
-    last.
-
-    Raises RequestError if the folder holds another job's output, or if a known input file has changed or is missing.
-    """
+    """The job to run in the output folder, new or resumed with new input files last, and its finished units."""
     output, files, overwrite, model = request.output, request.files, request.overwrite, request.encoding.model.name
     config = json.loads(json.dumps(request.config, default=str))
     sharing, salt = Sharing(rows=request.unit_rows), uuid.uuid4().hex if overwrite else ""
@@ -93,10 +87,9 @@ def cut(start: int, rows: int, unit_rows: int) -> Iterator[RowRange]:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The spans of the input, and the finished units. What is left follows from both, and is never held as a whole.
+    """The spans of the input, and the finished units: what is left follows from both, and is never held as a whole.
 
-    spans: the columns `COLUMNS` of the S spans of all files, and a number that those of a small file, or of several
-    that are read as one, have in common: (S, 7) int64.
+    spans: (S, 7) int64: the columns `COLUMNS`, and a number that spans which are read as one have in common.
     """
 
     job_file: JobFile
@@ -133,8 +126,7 @@ class Plan:
         return sum(len(span.units) for span in self.spans_left())
 
     def spans_together(self) -> Iterator[list[PlannedSpan]]:
-        """The spans left, those in a list for one task of Ray: small ones do not cost a task each, and few are read
-        again when a node is lost."""
+        """The spans left, in lists of which each is one task of Ray: few are read again when a node is lost."""
         together: list[PlannedSpan] = []
         size = units = 0
         for span in self.spans_left():
@@ -156,10 +148,7 @@ class Plan:
 
 
 def make_plan(request: Request, job: JobFile, done: Units) -> Plan:
-    """Cut the input of the job into spans; those of neighbouring small files are read as one.
-
-    Raises RequestError for an unreadable file, and an input without rows.
-    """
+    """Cut the input of the job into spans; those of neighbouring small files are read as one."""
     known = {} if request.overwrite else _saved_spans(request.output.spans)
     values, keys, totals, within = array("q"), list[str](), array("q"), array("q")
     for spans_S6, key, rows in _cut(request, job, known):
@@ -188,8 +177,7 @@ def make_plan(request: Request, job: JobFile, done: Units) -> Plan:
 
 
 def _first_files(totals: Iterable[int], small: Iterable[bool], sharing: Sharing) -> Iterator[int]:
-    """For each file the first of those that it shares units with: its small neighbours, up to so many rows and files;
-    else itself. A file without rows stands in nobody's way."""
+    """For each file the first of the small neighbours that share its units, else itself; empty ones do not count."""
     first = files = rows = 0
     for file, (total, is_small) in enumerate(zip(totals, small, strict=True)):
         if not total:
@@ -202,8 +190,7 @@ def _first_files(totals: Iterable[int], small: Iterable[bool], sharing: Sharing)
 
 
 def _cut(request: Request, job: JobFile, known: Mapping[str, np.ndarray]) -> Iterator[tuple[np.ndarray, str, int]]:
-    """The spans (S, 6) of each file up to the limit; what names the file, "" where they do not reach its end; and its
-    rows within the limit. `known`: the spans of files that an earlier run cut, by what names them."""
+    """Of each file up to the limit: spans (S, 6), what names it ("" if they miss its end), rows in the limit."""
     left = float("inf") if request.limit is None else request.limit
     span_bytes = max(SPAN_BYTES, sum(f.size for f in job.files) // MOST_SPANS)
 

@@ -22,8 +22,8 @@ Found = TypeVar("Found")
 class Actors:
     """The encoders of a job on Ray.
 
-    count: the fewest and the most; None: as many as the machines have room for. gpus: of each; None: 1 where a machine
-    has any. stall_timeout: minutes without a finished unit, after which the job gives up.
+    count: the fewest and the most; None: as many as there is room for. gpus: of each; None: 1 where a machine has any.
+    stall_timeout: minutes without a finished unit, after which the job gives up.
     """
 
     count: tuple[int, int] | None = None
@@ -33,10 +33,7 @@ class Actors:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A checked job. Nothing is written and no weights are loaded yet.
-
-    name: by which the model was requested, where that is not its own. max_rejected: share of the rows.
-    """
+    """A checked job; nothing is written yet. `name`: of the model as requested; `max_rejected`: share of the rows."""
 
     encoding: Encoding
     files: list[InputFile]
@@ -57,8 +54,7 @@ class Request:
 
 
 def list_job(uri: str, output: Output, *, overwrite: bool) -> tuple[Listing, JobFile | None]:
-    """The files of an input, and the job that the output was begun by, unless it is overwritten: datasets are at the
-    version with which that began. Raises RequestError for what cannot be read."""
+    """The input's files, datasets as when the job began, and the job that the output was begun by, if it goes on."""
     with expecting(f"--output: expected a readable folder at {output.root.uri}", OSError, why=output.root.why):
         begun = read_job(output) if not overwrite and output.job_file.exists() else None
     listing = list_input(uri)
@@ -91,8 +87,7 @@ def first_file(files: Sequence[InputFile], begun: JobFile | None) -> InputFile:
 def find_model(
     name: str | None, choices: Mapping[str, Any], begun: JobFile | None, output: Output, find: Callable[..., Found]
 ) -> Found:
-    """The model of this name with these choices, by `find`; without a name that of the job to resume, else the default.
-    Notes where these two differ. Raises RequestError."""
+    """The model of this name by `find`; without one that of the job to resume, which is noted, else the default."""
     if name is not None or not begun:
         return find(DEFAULT_MODEL if name is None else name, **choices)
     expected = f"--model: expected the model that {output.root.uri} was started with, {begun.model}"

@@ -1,11 +1,6 @@
-"""What a job makes of its rows: which pairs (`RowPairs`), by which model (`Encoding`), and what is written of each:
-vectors, stored tokens beside them, or scores of two sentences.
+"""What a job makes of its rows: pairs (`RowPairs`), by a model (`Encoding`), and what is written of each (`JobResult`).
 
-Vectors pooled from stored tokens are in `stored_tokens.py`, states to train on in `training/vector_cache.py`. A new
-result is a `JobResult`, and a command that asks for it; `result_of` has those that `verify` must know from vectors.
-Imports no torch.
-
-Shapes: N pairs of a unit.
+`result_of` has those that `verify` must know from vectors. Imports no torch. Shapes: N pairs of a unit.
 """
 
 from __future__ import annotations
@@ -59,8 +54,7 @@ Computed = list[tuple[pa.Field, pa.Array]]  # columns of the output
 class RowPairs:
     """Which pairs a job makes of its rows, and which of them it rejects.
 
-    conditions: those of every row; None where each row has its own (a condition column) or none. chunking: how texts
-    are cut; each chunk is then a row of the output.
+    conditions: of every row; None where each has its own or none. chunking: each chunk is then a row of the output.
     """
 
     columns: Columns
@@ -134,8 +128,7 @@ class JobResult(ABC):
     @classmethod
     @abstractmethod
     def defects(cls, table: pa.Table, config: Mapping[str, Any], dim: int, basis: str | None) -> Iterator[str]:
-        """What no rows of a job with this configuration can be, in words; `dim`: of vectors, `basis`: sha256 of that of
-        stored tokens, as they stand beside the units."""
+        """What no rows of such a job can be; `basis`: sha256 of that of stored tokens beside the units."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)  # by identity: Ray Data takes it for a key
@@ -154,30 +147,31 @@ class Encoding:
         return self.model.unconditional_dim if self.pairs.unconditional else self.model.dim
 
 
+@dataclass(frozen=True, kw_only=True)
 class OfVectors(JobResult):
-    """A result with a vector of each pair, and perhaps more beside it."""
+    """A result with a vector of each pair, and perhaps more beside it. normalize: of length 1."""
 
-    dtype: Dtype
+    dtype: Dtype = "float32"
+    normalize: bool = False
 
     @property
     def config(self) -> dict[str, Any]:
-        return {"dtype": self.dtype}
+        return {"dtype": self.dtype} | ({"normalize": True} if self.normalize else {})
 
     def computed(self, encoded: Encoded) -> Computed:
         with np.errstate(invalid="ignore"):  # vectors of rejected pairs
             vectors = embedding_array(SMALL.get(self.dtype, np.asarray)(encoded.vectors))
         return [(pa.field(EMBEDDING, vectors.type), vectors), *(encoded.kept.columns() if encoded.kept else [])]
 
-    def rounded(self, encoded: Encoded, *, normalize: bool = False) -> Encoded:
-        """Vectors rounded to what is written, or float32 where they are made small later; and the reasons of those that
-        this spoils. What is written may be a vector's direction, which zeros have none of."""
-        if normalize:
+    def rounded(self, encoded: Encoded) -> Encoded:
+        """Vectors as written, or float32 where they are made small later; and why some are spoilt by this."""
+        if self.normalize:
             encoded = replace(encoded, vectors=l2_normalize(peak_normalize(encoded.vectors)))
         with np.errstate(over="ignore"):
             written = encoded.vectors.astype("float32" if self.dtype in SMALL else self.dtype, copy=False)
         wrong_N: np.ndarray = np.zeros(len(written), bool)
         reason = Reason.ZERO
-        if normalize or self.dtype in SMALL:
+        if self.normalize or self.dtype in SMALL:
             wrong_N = np.logical_not(encoded.vectors.any(axis=1))
         elif self.dtype == "float16":
             wrong_N, reason = (written.view(np.uint16) & 0x7FFF).max(axis=1) < FULL_DIGITS, Reason.TOO_SMALL
@@ -198,32 +192,20 @@ class OfVectors(JobResult):
             yield "a vector that is null or not finite"
 
 
-@dataclass(frozen=True, kw_only=True)
 class VectorResult(OfVectors):
-    """The vector of each pair. normalize: of length 1."""
-
-    dtype: Dtype = "float32"
-    normalize: bool = False
+    """The vector of each pair."""
 
     @property
     def rounded_to(self) -> Literal["float16", "float32"]:  # type: ignore[override]
         return "float16" if self.dtype == "float16" and not self.normalize else "float32"
 
-    @property
-    def config(self) -> dict[str, Any]:
-        return super().config | ({"normalize": True} if self.normalize else {})
-
     def compute(self, system: LoadedSystem, prepared: Prepared | None, rows: pa.Table) -> Encoded:
-        encoded = cast("Embedder", system).encode_prepared(cast("Prepared", prepared))
-        return self.rounded(encoded, normalize=self.normalize)
+        return self.rounded(cast("Embedder", system).encode_prepared(cast("Prepared", prepared)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenResult(OfVectors):
-    """The vector of each sentence without a condition, and its tokens, from which others are pooled later.
-
-    token_bytes: of a stored token; basis: the file by which tokens are coded (URI; `raycase.tokens.basis`).
-    """
+    """The unconditional vector of each sentence, and its tokens of `token_bytes`, coded by the file `basis` (URI)."""
 
     KEY: ClassVar[str] = "word_bytes"  # of the configuration, which no other result has
 
@@ -318,8 +300,7 @@ def result_of(config: Mapping[str, Any]) -> type[JobResult]:
 
 
 def count_defects(rows: int, table: pa.Table, config: Mapping[str, Any]) -> Iterator[str]:
-    """What the pairs of so many rows cannot be under the job's conditions, in words: too many or few, or of documents
-    whose chunks are not all there."""
+    """What the pairs of so many rows cannot be: too many or few, or of documents whose chunks are not all there."""
     each = 1 if config["unconditional"] else len(config["conditions"] or ())
     if CHUNKED in config and "words" not in config:  # rows pooled from stored tokens are chunks already
         counts = [(CHUNK, "max"), (CHUNK, "count_distinct"), (CHUNK, "count")]

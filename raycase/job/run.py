@@ -1,7 +1,4 @@
-"""A job from the request to the manifest: the units that its output lacks are made, then every row is accounted for.
-
-Knows no Ray: the runner of its units is an argument.
-"""
+"""A job from the request to the manifest: what its output lacks is made, then every row is accounted for."""
 
 import math
 import os
@@ -12,27 +9,20 @@ from raycase.encoder.token_batch import Work
 from raycase.errors import TO_UTF8, WorkError, expecting, note
 from raycase.io.schema import Reason
 from raycase.io.storage import SHOWN_LATE
-from raycase.job.manifest import Lines, read_manifest, several_rows, write_manifest
 from raycase.job.output import JobFile, check_held, write_job
 from raycase.job.plan import find_job_file, make_plan
 from raycase.job.request import Request
 from raycase.job.results import TokenResult
 from raycase.job.runner import Runner, progress_bar
 from raycase.job.sample import choose_basis
-from raycase.job.unit_files import Units, drop_strays, finished
-from raycase.job.units import UnitLine, WrittenUnit
-from raycase.job.verify import listed_defects, repeated_ids
+from raycase.job.units import UnitLine, Units, WrittenUnit, drop_strays, finished
+from raycase.job.verify import Lines, listed_defects, read_manifest, repeated_ids, several_rows, write_manifest
 
 COUNTS = ("rows_in", "rows_out", "rows_rejected", "rows_truncated", "pairs", "distinct_pairs")
 
 
 def run(request: Request, runner: Runner) -> dict[str, Any]:
-    """Run the job or resume it, of vectors or of scores. Returns the counts of the whole output and the rates of this
-    run.
-
-    Raises RequestError (an earlier output is unchanged then), and WorkError where rows are missing at the end or too
-    many are rejected.
-    """
+    """Run the job or resume it; returns the counts of the whole output and the rates of this run."""
     output = request.output
     probe = output.root / f".raycase-{os.getpid()}"
     with expecting(f"--output: expected a place to write at {output.root.uri}", OSError, why=output.root.why):
@@ -99,10 +89,9 @@ class Progress:
         return line
 
     def rates(self) -> dict[str, float]:
-        """From the start of the first unit to the end of the last; the start-up is left out. 0 if nothing was done.
+        """From the start of the first unit to the end of the last; 0 if nothing was done.
 
-        tokens_per_second: counted as if each prompt were encoded alone; processed_per_second: tokens that went through
-        the encoder; sharing: the former over the latter; padding: share of the computed tokens.
+        Tokens per second are counted as if each prompt were encoded alone; sharing: those over the ones processed.
         """
         work, seconds = self.work, self.last - self.first
         if not (work.processed and seconds > 0):

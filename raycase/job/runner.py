@@ -1,7 +1,4 @@
-"""Where embed, score, join, verify and evaluate run: in this process, or on Ray (`raycase.ray.runner`).
-
-`raycase.commands.place` decides. Importing this module imports neither torch nor Ray.
-"""
+"""Where embed, score, join, verify and evaluate run: in this process, or on Ray (`raycase.ray.runner`)."""
 
 from __future__ import annotations
 
@@ -15,8 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tqdm import tqdm
 
 from raycase.io.storage import Location
-from raycase.job.unit_files import write_encoded
-from raycase.job.units import WrittenUnit, naming
+from raycase.job.units import WrittenUnit, naming, write_encoded
 
 if TYPE_CHECKING:
     from raycase.job.plan import Plan
@@ -31,11 +27,7 @@ Places = Sequence[tuple[str, Location]]  # what all calls must reach, each with 
 
 
 class Runner:
-    """Runs the work of a command: this one in this process, those that are derived from it elsewhere.
-
-    Both methods begin when the first result is asked for. On Ray they check the cluster when they are called, so that a
-    RequestError comes before the caller writes anything.
-    """
+    """Runs the work of a command here. On Ray, the cluster is checked at the call, before anything is written."""
 
     ahead = 2  # units that are read before the encoder, and as many that are encoded and not yet written
 
@@ -52,12 +44,8 @@ class Runner:
     ) -> Iterator[Mapped]:
         """Call a function with each item; yields the results as they come, and shows how many of the `unit` have.
 
-        Raises what the function raises; errors that are not ours become a WorkError.
-
-        places: what all calls must reach. threads: calls at a time in this process; on Ray each has one CPU.
-        stall_timeout: minutes without a result after which Ray is given up. encoder_of: a job's encoders and units:
-        each call runs where one of them would, and gets their number (`encoders`), the `threads` of
-        each and `where` it is.
+        places: what all calls must reach. threads: calls at a time here; on Ray each has one CPU. stall_timeout: in
+        minutes. encoder_of: a job's encoders and units; calls run where one would, with `encoders`, `threads`, `where`.
         """
         if encoder_of:
             function = partial(function, threads=None, encoders=1, where="this machine")
@@ -66,15 +54,12 @@ class Runner:
             yield from progress_bar(results, total=len(items), unit=f" {unit}")
 
     def embed(self, request: Request, plan: Plan) -> Iterator[WrittenUnit]:
-        """Read, encode and write the plan's units; yields each when its file is written. Raises RequestError and
-        WorkError.
+        """Read, encode and write the plan's units; yields each when its file is written.
 
-        Not a `map`, for the three steps run at once: here rows are read ahead and files written behind in threads, on
-        Ray the encoders are a pool of actors. A row that kills its encoder ends this process; only on Ray is its unit
-        rejected.
+        The three steps run at once, here in threads, on Ray with a pool of actors. A row that kills its encoder ends
+        this process; only on Ray is its unit rejected.
         """
-        from raycase.job.encode_step import EncodeUnits
-        from raycase.job.read_step import read_units
+        from raycase.job.steps import EncodeUnits, read_units
 
         encode = EncodeUnits(request.encoding, weights=request.config["model"]["weights"], units=plan.units)
         output, fingerprint8 = request.output, plan.job_file.fingerprint8

@@ -1,5 +1,4 @@
-"""A sample of a job's input, rows at the start of units from across it: by it the work of the job is estimated, and the
-basis of stored tokens chosen."""
+"""A sample of a job's input from across it: by it a job's work is estimated, and the basis of stored tokens chosen."""
 
 from __future__ import annotations
 
@@ -15,12 +14,11 @@ from raycase.errors import RequestError
 from raycase.io.reader import read_files
 from raycase.io.schema import OF_PAIRS, TEXT, parquet_bytes
 from raycase.io.storage import PACKAGE
-from raycase.job.encode_step import EncodeUnits, accepted, encode_rows
 from raycase.job.plan import Plan, find_job_file, make_plan
-from raycase.job.read_step import prepare_rows, read_rows_of, text_rows
 from raycase.job.request import Request
 from raycase.job.results import Encoding, TokenResult, VectorResult
 from raycase.job.runner import Runner
+from raycase.job.steps import EncodeUnits, accepted, encode_rows, prepare_rows, read_rows_of, text_rows
 
 if TYPE_CHECKING:
     from raycase.models.condition_pooling import ConditionPooling
@@ -46,8 +44,7 @@ def sample_rows(request: Request, plan: Plan) -> tuple[pa.Table, int]:
 
 
 def choose_basis(request: Request, plan: Plan, token_bytes: int) -> bytes | None:
-    """The basis to put into the output; None if it is there. Raises RequestError where units were coded by one
-    that is gone, and where the sample holds no text that can be embedded."""
+    """The basis to put into the output; None if it is there."""
     output, of = request.output, request.encoding
     if not request.overwrite:
         if output.basis.exists():
@@ -75,11 +72,7 @@ def choose_basis(request: Request, plan: Plan, token_bytes: int) -> bytes | None
 
 
 def dry_run(request: Request, runner: Runner) -> dict[str, Any]:
-    """Remaining units, rows, pairs and tokens; the size of the output (bytes) and the time (seconds).
-
-    Units and rows are exact; the others are extrapolated from the sampled rows, which are encoded where the job would
-    run. Writes nothing. Raises RequestError and WorkError.
-    """
+    """Units and rows left, exact; pairs, tokens, bytes and seconds by encoding a sample where the job would run."""
     plan = make_plan(request, *find_job_file(request))
     exact = {"dry_run": True, "units": plan.units, "rows": len(plan)}
     if not plan:
@@ -110,8 +103,7 @@ def dry_run(request: Request, runner: Runner) -> dict[str, Any]:
 def encode_sample(
     rows: pa.Table, *, encoding: Encoding, weights: str, threads: int | None, **of: Any
 ) -> dict[str, Any]:
-    """Encode some of the rows: rows, pairs and tokens as a job counts them, bytes of a file with the pairs, seconds;
-    and `of`: `encoders` and `where`."""
+    """Rows, pairs and tokens as a job counts them, bytes and seconds of some rows; and `of`: `encoders` and `where`."""
     system = EncodeUnits(encoding, weights=weights, threads=threads).system
     at_once = max(1, AT_ONCE * len(rows) // max(1, len(text_rows(rows, encoding.pairs)[0])))
     batches = [rows[start : start + at_once] for start in range(0, len(rows), at_once)]

@@ -16,12 +16,11 @@ from raycase.io.inputs import Listing
 from raycase.io.schema import CHUNK_COLUMNS, CODES, CONDITION, EMBEDDING, ID, UNCONDITIONAL_PART, Columns, check_once
 from raycase.io.source import InputFile
 from raycase.io.storage import fingerprint
-from raycase.job.finished_output import FinishedOutput, open_written
 from raycase.job.output import Output, read_job
 from raycase.job.results import CHUNKED, OfVectors, read_codes
+from raycase.job.verify import FinishedOutput, open_written
 from raycase.models.configs import EmbedderConfig
 from raycase.models.registry import resolve_embedder
-from raycase.names import Dtype
 from raycase.tokens.stored import StoredTokens
 
 if TYPE_CHECKING:
@@ -37,22 +36,18 @@ PoolTokens = Callable[[StoredTokens], np.ndarray]  # the vectors of N texts unde
 class PooledResult(OfVectors):
     """The vector of each pair, pooled from stored tokens.
 
-    of: the configuration of the job that stored them; tokens: its fingerprint; basis: the file by which they are coded
-    (URI). normalize: of length 1.
+    of, tokens: configuration and fingerprint of the job that stored them. basis: the file that codes them (URI).
     """
 
     of: Mapping[str, Any]
     tokens: str
     basis: str
     conditions: tuple[str, ...]
-    dtype: Dtype = "float32"
-    normalize: bool = False
 
     @property
     def config(self) -> dict[str, Any]:
         of_tokens = {name: self.of[name] for name in ("text_column", "id_column", CHUNKED) if name in self.of}
-        normalize = {"normalize": True} if self.normalize else {}
-        return super().config | of_tokens | {"words": self.tokens} | normalize
+        return super().config | of_tokens | {"words": self.tokens}
 
     @cached_property
     def codes(self) -> TokenBasis:
@@ -73,7 +68,7 @@ class PooledResult(OfVectors):
         vectors = self.pool_of(system)(tokens).reshape(-1, self.codes.form.dim)
         count, cut = len(vectors), np.zeros(len(vectors), bool)
         encoded = Encoded(vectors=vectors, refused=[None] * count, truncated=cut, work=Work(), distinct=count)
-        return self.rounded(encoded, normalize=self.normalize)
+        return self.rounded(encoded)
 
 
 def pooled(tokens: FinishedOutput, conditions: Sequence[str], **written: Any) -> PooledResult:

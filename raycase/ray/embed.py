@@ -19,13 +19,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raycase.errors import note
 from raycase.io.schema import Reason
-from raycase.job.encode_step import EncodeUnits
 from raycase.job.plan import Plan
-from raycase.job.read_step import read_arrow
 from raycase.job.request import Request
 from raycase.job.results import Encoding
-from raycase.job.unit_files import write_arrow
-from raycase.job.units import ReadUnit, WrittenUnit
+from raycase.job.steps import EncodeUnits, read_arrow
+from raycase.job.units import ReadUnit, WrittenUnit, write_arrow
 from raycase.ray.cluster import READ_CPUS, WRITE_CPUS, ActorPool
 from raycase.ray.in_flight import DEATHS, InFlight, feed_spans
 

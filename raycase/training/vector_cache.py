@@ -34,7 +34,7 @@ from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.models.configs import SCORE, EmbedderConfig, SystemConfig
 from raycase.models.pairs import Encoded, PairVectors
 from raycase.models.registry import resolve
-from raycase.names import Compute, Dtype
+from raycase.names import Compute
 from raycase.tokens.stored import STATES, StoredStates
 
 if TYPE_CHECKING:
@@ -53,8 +53,6 @@ class StateResult(OfVectors):
     """The unconditional vector of each text, and the states of its tokens."""
 
     KEY: ClassVar[str] = "states"
-
-    dtype: Dtype = "float32"
 
     @property
     def config(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from raycase.encoder.sources import load_tokenizer
 from raycase.errors import RequestError
 from raycase.index.build import build
 from raycase.index.index import Index
-from raycase.job import read_step
+from raycase.job import steps
 from raycase.job.results import count_defects
 from raycase.job.verify import verify
 from raycase.models.registry import resolve_embedder
@@ -156,7 +156,7 @@ def test_units_are_bounded_by_chunks_and_a_stopped_job_resumes_to_equal_files(ho
     places = {"input": str(folder), "output": str(tmp_path / "a"), "model": str(tiny_model)}
     settings = {"prompt": "concat-sc", "pooling": "mean", "dtype": "float32", "unit_rows": 20, "max_rejected": 1}
     job = EmbedFlags(conditions=CONDITIONS, **places, **settings, **CUT)
-    monkeypatch.setattr(read_step, "PAIRS_OF_UNIT", 40)
+    monkeypatch.setattr(steps, "PAIRS_OF_UNIT", 40)
     result = embed_here(job)
     assert result["rows_in"] == 41 and verify(str(tmp_path / "a"))["rows_out"] == 40
     table, units = read_output(str(tmp_path / "a")), files(tmp_path / "a")

@@ -1,6 +1,7 @@
 """Outputs never go over inputs or other outputs, however these are named."""
 
 import os
+import re
 from dataclasses import replace
 
 import pytest
@@ -16,7 +17,7 @@ from raycase.commands.train import ProjectorFlags
 from raycase.commands.train import check_request as check_training
 from raycase.commands.tune import Sweep
 from raycase.errors import RequestError
-from raycase.io.places import HTML, OF_INDEX, PARQUET, File, Folder, check_paths
+from raycase.io.places import HTML, OF_INDEX, PARQUET, File, Folder, check_paths, claim
 from raycase.io.storage import locate
 from raycase.job.output import output_folder
 
@@ -164,3 +165,47 @@ def test_every_job_compares_its_places(here):
     check_places(evaluate)
     refuse(AS_INPUT, check_places, replace(evaluate, data="data", cache="data/cache"))
     assert contents(here) == before
+
+
+# --------------------------------------------------------------------------------------------------------------- claims
+
+
+JOB = {"job": "this very join", "results": ("neighbours", "table.parquet")}
+
+
+@pytest.fixture(params=["local", "memory"])
+def folder(request, tmp_path):
+    root = locate(f"memory://{tmp_path.name}" if request.param == "memory" else str(tmp_path / "out"))
+    yield root
+    root.remove()
+
+
+def refused(folder, words, *arguments, **options):
+    with pytest.raises(RequestError, match=re.escape(words)):
+        claim(folder, "join.json", *arguments, **JOB | options)
+
+
+def test_a_folder_without_results_is_free_and_one_with_them_is_of_the_job_in_its_record(folder):
+    assert claim(folder, "join.json", "one", **JOB) is None
+    assert not folder.exists()
+    (folder / "notes.txt").put(b"other")
+    assert claim(folder, "join.json", "one", **JOB) is None
+    for name in ("neighbours/0.parquet", "table.parquet"):
+        (folder / name).put(b"")
+        top = name.split("/")[0]
+        refused(folder, f"got {top} without join.json; choose another folder or pass --overwrite", "one")
+        assert claim(folder, "join.json", "one", overwrite=True, **JOB) is None
+        (folder / "join.json").put_json({"fingerprint": "one", "ranges": [[1]]})
+        assert claim(folder, "join.json", "one", **JOB) == {"fingerprint": "one", "ranges": [[1]]}
+        for each in ("join.json", top):
+            (folder / each).remove()
+
+
+@pytest.mark.parametrize("record", [b'{"fingerprint": "two"}', b"", b"{}", b"[]", b"[1"])
+def test_another_job_is_refused(folder, record):
+    (folder / "join.json").put(record)
+    words = "--output: expected an empty folder or this very join in {}, got another{}; "
+    refused(folder, words.format(folder.uri, ""), "one")
+    refused(folder, words.format(folder.uri, " (k: 5 there, 10 asked)"), "one", difference="k: 5 there, 10 asked")
+    assert claim(folder, "join.json", "one", overwrite=True, **JOB) is None
+    assert (folder / "join.json").read() == record

@@ -1,4 +1,4 @@
-"""Rows of a span: every reason for a rejection, and files that cannot be read."""
+"""Rows of a span: every reason for a rejection, and files that cannot be read; conditions as strings or files."""
 
 import json
 from dataclasses import replace
@@ -11,47 +11,39 @@ from input_files import columns_in, columns_of, read, read_from, reasons, spans_
 
 from raycase.errors import RequestError
 from raycase.io.inputs import peek
-from raycase.io.reader import CONDITIONS, ROW, TEXT
+from raycase.io.reader import CONDITIONS, ROW, TEXT, read_conditions
 from raycase.io.schema import ID, Reason
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
-def test_rows_without_text_are_rejected(tmp_path, ending):
+def test_rows_without_text_or_id_are_rejected(tmp_path, ending):
     texts = ["good", "", "  \n\t", "\u3000", "good too"]
     rows = [{"id": i, "text": t} for i, t in zip("abcde", texts, strict=True)]
+    nulls = {} if ending == "csv" else {5: Reason.NULL_TEXT, 6: Reason.NULL_ID}
+    rows += [{"id": "f", "text": None}, {"id": None, "text": "good"}] if nulls else []
     path = write(tmp_path / f"x.{ending}", rows)
-    empty = Reason.EMPTY_TEXT
-    assert reasons(path) == {1: empty, 2: empty, 3: empty}
+    assert reasons(path) == dict.fromkeys((1, 2, 3), Reason.EMPTY_TEXT) | nulls
     rows, rejected, _ = read(path)
     assert [(r[ID], r[TEXT], r[ROW]) for r in rows] == [("a", "good", 0), ("e", "good too", 4)]
-    assert json.loads(rejected[-1][2]) == {"id": "d", "text": "\u3000"}
+    assert json.loads(rejected[2][2]) == {"id": "d", "text": "\u3000"}
 
 
-@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
-def test_nulls_are_rejected(tmp_path, ending):
-    rows = [
-        {"id": "a", "text": "good", "condition": "color"},
-        {"id": "b", "text": None, "condition": "color"},
-        {"id": None, "text": "good", "condition": "color"},
-        {"id": "d", "text": "good", "condition": None},
-        {"id": "e", "text": "good", "condition": " "},
-    ]
-    path = write(tmp_path / f"x.{ending}", rows)
-    wanted = {1: Reason.NULL_TEXT, 2: Reason.NULL_ID, 3: Reason.NULL_CONDITION, 4: Reason.EMPTY_CONDITION}
-    assert reasons(path, condition="condition") == wanted
-    assert reasons(path) == {k: wanted[k] for k in (1, 2)}
+NULL, EMPTY, TWICE = Reason.NULL_CONDITION, Reason.EMPTY_CONDITION, Reason.DUPLICATE_CONDITION
+LISTS = [["a", "b"], ["a"], [], None, ["a", None], ["a", ""], ["a", "b", "a"]]
 
 
-@pytest.mark.parametrize("ending", ["jsonl", "parquet", "csv"])
-def test_lists_of_conditions(tmp_path, ending):
-    lists = [["a", "b"], ["a"], [], None, ["a", None], ["a", ""], ["a", "b", "a"]]
-    if ending == "csv":  # one each
-        lists = ["a", "", "b, of all"]
-    path = write(tmp_path / f"x.{ending}", [{"id": i, "text": "t", "ask": c} for i, c in enumerate(lists)])
-    rows, _, _ = read(path, condition="ask")
-    assert [r[CONDITIONS] for r in rows] == ([["a"], ["b, of all"]] if ending == "csv" else [["a", "b"], ["a"]])
-    null, empty, twice = Reason.NULL_CONDITION, Reason.EMPTY_CONDITION, Reason.DUPLICATE_CONDITION
-    wanted = {1: empty} if ending == "csv" else {2: empty, 3: null, 4: null, 5: empty, 6: twice}
+@pytest.mark.parametrize(
+    ("ending", "given", "wanted"),
+    [
+        *((ending, LISTS, {2: EMPTY, 3: NULL, 4: NULL, 5: EMPTY, 6: TWICE}) for ending in ("jsonl", "parquet")),
+        ("parquet", ["a", "b", None, " "], {2: NULL, 3: EMPTY}),
+        ("csv", ["a", "", "b, of all"], {1: EMPTY}),
+    ],
+)
+def test_conditions_of_each_row(tmp_path, ending, given, wanted):
+    path = write(tmp_path / f"x.{ending}", [{"id": i, "text": "t", "ask": c} for i, c in enumerate(given)])
+    good = [[c] if isinstance(c, str) else c for i, c in enumerate(given) if i not in wanted]
+    assert [r[CONDITIONS] for r in read(path, condition="ask")[0]] == good
     assert reasons(path, condition="ask") == wanted
 
 
@@ -168,3 +160,95 @@ def test_ids_without_a_text_form_are_refused_before_any_row_is_read(tmp_path, id
     path = write(tmp_path / "x.parquet", pa.table({"id": ids, "text": ["a"]}))
     with pytest.raises(RequestError, match=r"x\.parquet: expected numbers or strings in 'id', got .*; write it"):
         columns_of(path)
+
+
+# ----------------------------------------------------------------------------------------------------------- conditions
+
+
+def test_conditions_as_strings():
+    assert read_conditions(conditions := ["color of the dress", "number of people"]) == conditions
+    assert read_conditions([" a\u2003 cafe\u0301\u00a0\n"]) == ["a caf\u00e9"]
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("c.txt", "color\n\n  number of people \r\n"),
+        ("C.TXT", "\ufeffcolor\rnumber of\u2028\x0cpeople"),
+        ("c.csv", '\ufeffid,condition\r\n1,color\r\n2,"number of people"\r\n'),
+        ("c.csv", "Conditions\ncolor\n\nnumber of people\n\n"),  # the only column; blank lines
+        ("c.jsonl", '{"aspect": "color"}\n{"aspect": "number of people"}\n'),  # the only column has a name for certain
+        ("c.jsonl", '{"id": 1, "condition": "color"}\n{"id": 2, "condition": "number of people"}\n'),
+        ("c.parquet", ("id", "condition")),
+        ("folder.parquet", ["color", "number of people"]),  # one in each file of it
+    ],
+)
+def test_conditions_in_a_file(tmp_path, name, data):
+    if isinstance(data, tuple):
+        pq.write_table(pa.table({column: ["color", "number of people"] for column in data}), tmp_path / name)
+    elif isinstance(data, list):
+        (tmp_path / name).mkdir()
+        for part in data:
+            pq.write_table(pa.table({"condition": [part]}), tmp_path / name / f"{part}.parquet")
+    else:
+        (tmp_path / name).write_bytes(data.encode())
+    assert read_conditions([str(tmp_path / name)]) == ["color", "number of people"]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "message"),
+    [
+        (["color", " "], "expected words in every condition, got ' ' at index 1"),
+        (["\udcff"], r"expected words in every condition, got '\\udcff' at index 0"),
+        (["color", "number", "color"], "expected each condition once, got 'color' twice"),
+        (["an ox", "a", " an\u00a0\n ox"], "expected each condition once, got 'an ox' twice, at index 0 and 2"),
+        (["caf\u00e9", "cafe\u0301"], "expected each condition once, got 'caf\u00e9' twice"),
+        (["a.txt", "b.txt"], "expected conditions or one file of them, got 2 values with"),
+        ({"condition": ["color", None]}, "expected words in every condition"),
+    ],
+)
+def test_empty_and_repeated_conditions_are_refused(conditions, message, tmp_path):
+    if isinstance(conditions, dict):
+        pq.write_table(pa.table(conditions), tmp_path / "c.parquet")
+        conditions = [str(tmp_path / "c.parquet")]
+    with pytest.raises(RequestError, match=f"--conditions: {message}"):
+        read_conditions(conditions)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("c.txt", b"\n \n", "expected at least one condition in .*, got none"),
+        ("c.csv", b'condition\ncolor\n"number\nsize\n', None),
+        ("c.csv", b"a,b\n1,2\n", ".*expected the column 'condition', got a, b"),
+        (
+            "c.csv",
+            b"color\nsize\n",
+            ".*expected the column 'condition', got color; if",
+        ),
+        ("c.csv", b"id,condition\n1,color\n2\n", ".*row 1: line does not parse: expected 2 fields, got 1"),
+        (
+            "c.jsonl",
+            b'{"condition": "a", "condition": "b"}',
+            "expected words in .*, got several values of the name 'condition' at index 0",
+        ),
+        ("c.txt", b"color\xff\n", None),
+        ("c.parquet", b"no parquet", None),
+    ],
+)
+def test_files_without_conditions_are_refused(tmp_path, name, data, message):
+    (tmp_path / name).write_bytes(data)
+    said = f"--conditions: {message}" if message else f"{name}: expected a readable {name[2:]} file, got: "
+    with pytest.raises(RequestError, match=said):
+        read_conditions([str(tmp_path / name)])
+
+
+@pytest.mark.parametrize(("flag", "header"), [("--labels", "label"), ("--conditions", "condition")])
+def test_the_first_line_of_a_csv_file_is_a_header_where_it_says_so(tmp_path, flag, header):
+    (tmp_path / "c.csv").write_text("beach\nstreet\n")
+    with pytest.raises(
+        RequestError, match=f"{flag}: .*: expected the column '{header}', got beach; if .* put the line {header} above"
+    ):
+        read_conditions([str(tmp_path / "c.csv")], flag)
+    (tmp_path / "c.csv").write_text(f"{header}s\nbeach\nstreet\n")
+    assert read_conditions([str(tmp_path / "c.csv")], flag) == ["beach", "street"]

@@ -1,11 +1,14 @@
-"""The atomic put, names of units, and the listing that is the checkpoint."""
+"""Files of any store: the atomic put, the listing that is the checkpoint; S3 with requests that fail."""
 
 import os
 import re
 
+import boto3
 import pytest
+from s3_proxy import FAULTS, Proxy
 
 from raycase.errors import RequestError
+from raycase.io import s3
 from raycase.io.storage import fingerprint, locate
 
 
@@ -19,13 +22,15 @@ def folder(request, tmp_path):
         yield locate(str(tmp_path / "out") if request.param == "local" else f"file://{tmp_path}/out")
 
 
-def test_what_is_put_is_read(folder):
-    file = folder / "embeddings" / "a.bin"
-    assert not file.exists()
+def test_what_is_put_is_read_and_listed_but_what_is_hidden(folder):
+    file = folder / "a.bin"
+    assert not file.exists() and folder.list() == {}
+    for name in ("inner/b.bin", ".a.bin.0123", ".crc"):
+        (folder / name).put(b"1")
     for data in (b"first", b"second!"):  # a listing is never from a cache
         file.put(data)
         assert file.exists() and file.read() == data and file.name == "a.bin"
-        assert (folder / "embeddings").list() == {"a.bin": len(data)}
+        assert folder.list() == {"a.bin": len(data)}
 
 
 def test_json_is_read_as_it_was_put(folder):
@@ -72,15 +77,9 @@ def test_until_it_is_whole_a_file_is_not_listed(tmp_path, monkeypatch):
     assert locate(str(tmp_path)).list() == {"a.bin": 4}
 
 
-def test_a_listing_has_files_only_and_none_that_is_hidden(folder):
-    for name in ("a.bin", ".a.bin.0123", ".crc"):
-        (folder / name).put(b"12")
-    (folder / "inner" / "b.bin").put(b"1")
-    assert folder.list() == {"a.bin": 2}
-    assert (folder / "none").list() == {}
-
-
-def test_local_places_are_absolute(tmp_path, monkeypatch):
+def test_a_place_has_one_name(tmp_path, monkeypatch):
+    """It is kept in job.json; a job begun under one name resumes under another."""
+    assert locate("s3a://bucket/x").uri == "s3://bucket/x"
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     for uri in ("x/y", "x/y/", "~/x/y", f"file://{tmp_path}/x/y"):
@@ -110,14 +109,71 @@ def test_a_uri_with_credentials_or_without_a_place_or_a_store_is_refused(uri, sa
     assert "secret" not in str(caught.value)
 
 
-def test_a_store_has_one_name():
-    """URIs are kept in job.json; a job begun under one name of a store resumes under another."""
-    assert locate("s3a://bucket/x").uri == "s3://bucket/x"
-
-
 def test_the_fingerprint_is_that_of_the_value_not_of_its_order():
     one = fingerprint({"a": 1, "b": {"c": [1, 2], "d": None}})
     assert one == fingerprint({"b": {"d": None, "c": [1, 2]}, "a": 1})
     assert re.fullmatch("[0-9a-f]{64}", one)
     others = [{"a": 1, "b": {"c": [2, 1], "d": None}}, {"a": "1", "b": {"c": [1, 2], "d": None}}, {"a": 1}]
     assert len({one, *map(fingerprint, others)}) == 4
+
+
+# ------------------------------------------------------------------------------------------------------------------- S3
+
+
+@pytest.fixture
+def prefix(request, s3_server):
+    return locate(f"s3://corpus/s3/{request.node.name}")
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_a_request_that_fails_is_made_again(prefix, through, s3_server, fault):
+    with Proxy(s3_server, failing=0.2, faults=(fault,), seed=1) as proxy:
+        through(proxy.url)
+        there = locate(prefix.uri)
+        for name in ("a", "b"):
+            (there / name).put(b"1234")
+        assert there.list() == {"a": 4, "b": 4} and (there / "a").read(1, 3) == b"23"
+        there.remove()
+        assert not there.exists()
+    assert proxy.failed[fault]
+
+
+def test_a_put_that_fails_leaves_no_object(prefix, through, s3_server, monkeypatch):
+    monkeypatch.setattr(s3, "ATTEMPTS", 2)
+    with Proxy(s3_server, failing=1.0, faults=((500, "InternalError"),)) as proxy:
+        through(proxy.url)
+        with pytest.raises(OSError, match="on purpose"):
+            (locate(prefix.uri) / "a").put(b"1")
+    through("http://127.0.0.1:9")
+    with pytest.raises(OSError, match="Could not connect to the endpoint"):
+        locate(prefix.uri).list()
+    through(s3_server)
+    assert locate(prefix.uri).list() == {}
+
+
+def test_a_listing_is_never_from_a_cache(prefix):
+    client = boto3.client("s3")
+    for count in (1, 2, 3):
+        client.put_object(Bucket="corpus", Key=f"{prefix.path.partition('/')[2]}/{count}", Body=b"x")
+        assert len(prefix.list()) == len(prefix.fs.find(prefix.path)) == count and (prefix / f"{count}").exists()
+
+
+def test_a_folder_is_removed_and_what_only_begins_like_it_stays(prefix):
+    for name in ("a/1", "a/b/[2]*", "a[1]*/3", "ab/3", "a.txt"):
+        (prefix / name).put(b"x")
+    boto3.client("s3").put_object(Bucket="corpus", Key=f"{prefix.path.partition('/')[2]}/a/", Body=b"")  # its marker
+    assert (prefix / "a").list() == {"1": 1}
+    for name in ("a", "a[1]*", "none"):
+        (prefix / name).remove()
+    assert [name.removeprefix(prefix.path) for name in prefix.fs.find(prefix.path)] == ["/a.txt", "/ab/3"]
+
+
+def test_a_bucket_that_is_not_there_and_missing_credentials_are_one_line(through, s3_server, monkeypatch):
+    with pytest.raises(FileNotFoundError, match="The specified bucket does not exist"):
+        locate("s3://no-such-bucket/x").put(b"1")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    through(s3_server)
+    with pytest.raises(OSError, match="Unable to locate credentials"):
+        locate("s3://corpus/x").list()

@@ -6,8 +6,10 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import lance
+import pyarrow as pa
 import pytest
-from helpers import embed_here, read_output, sentences, stopped, unit_times, write_csv
+from helpers import embed_here, read_output, read_rejected, sentences, stopped, unit_times, write_csv
 
 from raycase.encoder.model_files import DEFAULT_MODEL
 from raycase.errors import RequestError
@@ -51,20 +53,6 @@ def test_the_fingerprint_is_of_what_changes_the_vectors(job):
     for name, value in changes.items():
         with pytest.raises(RequestError, match="expected an empty folder or the same job"):
             embed_here(replace(job, **{name: value}))
-
-
-def test_a_job_whose_input_file_is_gone_is_refused(job, tmp_path):
-    folder = tmp_path / "corpus"
-    folder.mkdir()
-    for name in ("a.csv", "b.csv"):
-        write_csv(folder / name, ["text"], [[text] for text in sentences(60, seed=ord(name[0]))])
-    job = replace(job, input=str(folder), unit_rows=20)
-    stopped(job, 4)
-    before = unit_times(job)
-    (folder / "b.csv").unlink()
-    with pytest.raises(RequestError, match=r"b\.csv.* it is missing"):
-        embed_here(job)
-    assert unit_times(job) == before
 
 
 def test_without_a_model_a_job_resumes_with_its_own_and_says_so(job, tiny_model, capsys):
@@ -145,7 +133,7 @@ def test_links_and_names_in_capitals_that_come_later_are_read_and_finished_units
     verify(folder.output)
 
 
-def test_a_file_has_changed_where_its_size_or_time_has(folder):
+def test_a_file_has_changed_where_its_size_or_time_has_and_one_that_is_gone_is_missed(folder):
     """Its content is not read for that."""
     file = Path(folder.input) / "a.csv"
     embed_here(folder)
@@ -154,5 +142,36 @@ def test_a_file_has_changed_where_its_size_or_time_has(folder):
     os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert embed_here(folder)["units_done"] == 0
     os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns - 10**9))
+    before = unit_times(folder)
     with pytest.raises(RequestError, match="but it has changed"):
         embed_here(folder)
+    write_csv(file.rename(file.with_name("b.csv")), ["text"], [["a cat"]])
+    with pytest.raises(RequestError, match=r"a\.csv.* it is missing"):
+        embed_here(folder)
+    assert unit_times(folder) == before
+
+
+# --------------------------------------------------------------------------------------------------- Lance datasets
+
+
+@pytest.fixture
+def things(job, tmp_path):
+    """A job of a Lance dataset of 200 rows, of which 20 are deleted and one has no text."""
+    texts = [*sentences(199), ""]
+    table = pa.table({"id": list(range(200)), "text": texts})
+    dataset = lance.write_dataset(table, str(tmp_path / "things.lance"), max_rows_per_file=45)
+    dataset.delete("id < 20")
+    return replace(job, input=str(tmp_path / "things.lance"), unit_rows=20, max_rejected=1)
+
+
+def test_a_lance_dataset_is_embedded_and_resumes_with_the_rows_it_began_with(things, capsys):
+    stopped(things, 3)
+    lance.dataset(things.input).delete("id < 150")
+    result = embed_here(things)
+    assert (result["rows_in"], result["rows_out"], result["units_resumed"]) == (180, 179, 3)
+    assert list(dict.fromkeys(read_output(things.output)["id"].to_pylist())) == list(range(20, 199))
+    assert [(row["row"], row["file"]) for row in read_rejected(things.output)] == [(179, things.input)]
+    said = f"{things.input} is now lance version 3; this job continues with lance version 2"
+    assert capsys.readouterr().err.count(said) == 1
+    verify(things.output)
+    assert embed_here(replace(things, overwrite=True))["rows_in"] == 50

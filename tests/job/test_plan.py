@@ -18,7 +18,7 @@ from raycase.io.source import InputFile, Span
 from raycase.job import plan as plan_module
 from raycase.job.output import write_job
 from raycase.job.plan import Plan, find_job_file, make_plan
-from raycase.job.unit_files import UnitFile, finished
+from raycase.job.units import UnitFile, finished
 
 
 def planned(job):
@@ -125,7 +125,7 @@ def test_what_is_left_is_what_a_set_of_rows_says(seed):
     limits = [n if random.random() < 0.5 else int(random.integers(0, n + 1)) for n in rows]
     opened, table = SimpleNamespace(files=[None] * 4), np.array(spans)
     plan = Plan(job_file=opened, spans=table, done=done, unit_rows=17, rows=limits, learned=[])
-    covered = {(u.file, row) for u in done for row in range(u.start, u.end)}
+    covered = {(u.file, row) for u in done for row in range(u.start, u.start + u.rows)}
     wanted = {(f, row) for f, n in enumerate(limits) for row in range(n)} - covered
     left = list(plan.spans_left())
     assert [(p.span.file, row) for p in left for a, b in p.units for row in range(a, b)] == sorted(wanted)

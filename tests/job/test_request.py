@@ -58,13 +58,6 @@ def test_a_wrong_request_is_answered_in_one_line(job, change, words, tmp_path, m
     assert not (tmp_path / "out" / "job.json").exists()
 
 
-def test_conditions_that_the_encoder_reads_alike_are_refused(job):
-    with pytest.raises(
-        RequestError, match="--conditions: expected texts that the model reads differently, got 'dress'"
-    ):
-        embed_here(replace(job, conditions=("dress", "Dress")))
-
-
 def test_flags_as_people_write_them(job, tmp_path, capsys):
     flags = ["--input", job.input, "--output", job.output, "--model", job.model, "--prompt", "concat-cs"]
     flags += ["--pooling", "cls", "--no-subtract", "--conditions", "color", "number of people", "--limit", "5"]

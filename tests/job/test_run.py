@@ -1,15 +1,18 @@
 """A job notices what happens to its output: another job in it, a folder that is gone, units that are damaged."""
 
 import shutil
+import uuid
 from dataclasses import replace
 from pathlib import Path
 
+import fsspec
 import pytest
-from helpers import embed_here, meanwhile, read_output, sentences, stopped
+from helpers import embed_here, meanwhile, read_output, same_output, sentences, stopped
+from s3_proxy import Proxy
 
 from raycase.encoder.token_batch import Work
 from raycase.errors import WorkError
-from raycase.io.storage import Location
+from raycase.io.storage import Location, locate
 from raycase.job.output import Output
 from raycase.job.run import Progress
 from raycase.job.runner import Runner
@@ -81,6 +84,20 @@ def test_a_full_disk_ends_the_job_in_one_line_and_the_next_run_resumes(job, monk
     verify(job.output)
 
 
+def test_a_job_that_overwrites_another_is_whole_where_a_store_shows_names_late(job, through, s3_server):
+    fsspec.filesystem("s3").put(job.input, "corpus/late/in.parquet")
+    there = replace(job, input="s3://corpus/late/in.parquet", output="s3://corpus/late/out", unit_rows=250)
+    embed_here(there)
+    other = replace(there, conditions=("color",), overwrite=True)
+    with Proxy(s3_server, late=0.08) as proxy:
+        through(proxy.url)
+        embed_here(other)
+        assert proxy.going
+    through(s3_server)
+    embed_here(replace(other, input=job.input, output=job.output))
+    same_output(other.output, job.output)
+
+
 # -------------------------------------------------------------------------------------------------------- progress
 
 
@@ -100,3 +117,36 @@ def test_a_run_adds_its_units_up(capsys):
     assert (found["tokens_per_second"], found["sharing"], found["padding"]) == (450.0, 3.0, 0.2)
     assert run.bar.start_t == 10  # when the first unit began: what is left is not counted from the start of Ray
     assert run.bar.postfix == "450 tokens/s (3.0 times shared), unit 3 of 4"
+
+
+# ------------------------------------------------------------------------------------------------------------ odd paths
+
+
+ODD = "50% %41 é#x?*[1]::{a}+b&c=d~"
+
+
+@pytest.fixture(params=["disk", "s3"])
+def root(request, tmp_path):
+    if request.param == "disk":
+        return str(tmp_path / "root")
+    request.getfixturevalue("s3_server")
+    return f"s3://corpus/odd/{uuid.uuid4().hex}"
+
+
+def test_a_job_reads_and_writes_where_it_is_told(job, root):
+    folder = locate(f"{root}/{ODD}/ü")
+    (folder / "in" / f"a {ODD}.csv").put(b"text\na dog\n")
+    (folder / "in" / "b.csv").put(b"text\na cat\n")
+    (folder / f"conditions {ODD}.txt").put(b"color\n")
+    sources = {f"in/a {ODD}.csv": ["a dog"], "in": ["a cat", "a dog"]}
+    for source, texts in sources.items():
+        output = f"{folder.uri}/out {source} {ODD}"
+        asked = replace(job, input=f"{folder.uri}/{source}", output=output, keep_columns=("text",))
+        asked = replace(asked, conditions=(f"{folder.uri}/conditions {ODD}.txt",))
+        assert [bool(embed_here(asked)["units_resumed"]) for _ in range(2)] == [False, True]
+        assert sorted(read_output(output)["text"].to_pylist()) == texts
+        verify(output)
+    above = locate(root)
+    assert [entry.rsplit("/", 1)[-1] for entry in above.fs.ls(above.path, detail=False)] == [ODD]
+    folder.remove()
+    assert not folder.exists()

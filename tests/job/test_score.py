@@ -12,15 +12,14 @@ import pytest
 import small
 import torch
 from altered import alter, with_column
-from helpers import cosines, read_rejected, read_scores, score_here, stop_after, vectors_of
+from helpers import cosines, read_rejected, read_scores, score_here, vectors_of
 from scipy.stats import spearmanr
 
 import raycase
 from raycase.commands.evaluate import EvaluateFlags, measure
 from raycase.commands.score import ScoreFlags
 from raycase.errors import RequestError, WorkError
-from raycase.job.finished_output import open_written
-from raycase.job.verify import verify
+from raycase.job.verify import open_written, verify
 from raycase.models.configs import sentence_encoder
 from raycase.papers.baselines.model import bi_encoder, cross_encoder
 from raycase.papers.mixsp.model import mixsp
@@ -98,19 +97,6 @@ def test_scores_without_conditions_have_evaluates_spearman(name, flags, job, mod
         np.testing.assert_allclose(table["similarity"], outputs[:, 0].sigmoid(), atol=1e-5)
         np.testing.assert_allclose(table["similarity_probability"], probability, atol=1e-5)
         assert table["similarity_range"].to_pylist() == [(0.0, 4.0)[i] for i in place]
-
-
-def test_a_stopped_job_resumes_to_what_an_undisturbed_one_writes(job, tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        score_here(job, runner=stop_after(2))
-    result = score_here(job)
-    assert (result["units_done"], result["units_resumed"], result["rows_out"]) == (2, 2, 40)
-    score_here(other := replace(job, output=str(tmp_path / "other")))
-    assert read_scores(job.output).equals(read_scores(other.output))
-    lost = min((tmp_path / "scored" / "scores").iterdir())
-    lost.unlink()
-    with pytest.raises(WorkError, match=r"scores/.*: missing"):
-        verify(job.output)
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,20 @@
-"""An output is read back and checked against its manifest; each kind of damage is named."""
+"""An output is read back, all or in part, and checked against its manifest; each damage is named."""
 
 from dataclasses import replace
 
+import duckdb
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import embed_here, swap_rows
+from helpers import embed_here, embedded, read_output, sentences, swap_rows
 from indexed import refuse
 
 from raycase.errors import RequestError, WorkError
 from raycase.job.output import Output
 from raycase.job.run import UnfitError
-from raycase.job.verify import repeated, verify
+from raycase.job.verify import AHEAD, open_written, read_rows, repeated, verify
 
 
 @pytest.mark.parametrize("unit_rows", [1, 2, 9])
@@ -82,3 +84,94 @@ def test_pairs_that_are_there_twice_are_found_in_parts(monkeypatch):
     hashes[[5, 7]] = hashes[[1999, 100]]
     assert sorted(repeated(np.split(hashes, 10), 2000)) == sorted(hashes[[5, 7]])
     assert not len(repeated([], 0))
+
+
+# ------------------------------------------------------------------------------------------------------------ read back
+
+
+def test_files_come_in_order_and_few_are_read_ahead(tmp_path, tiny_model, monkeypatch):
+    rows = [{"id": i, "text": t} for i, t in enumerate(sentences(200))]
+    output = open_written(embedded(tmp_path, tiny_model, rows, conditions=("color",), unit_rows=10), "--embeddings")
+    assert len(output.names) == 20
+    begun = []
+    read = lambda *arguments: begun.append(1) or read_rows(*arguments)  # noqa: E731 one line
+    monkeypatch.setattr("raycase.job.verify.read_rows", read)
+    ids = []
+    for done, table in enumerate(output.tables(["id"])):
+        assert len(begun) <= done + AHEAD + 1
+        ids += table["id"].to_pylist()
+    assert ids == list(range(200)) and len(begun) == 20
+    assert output.schema.equals(read_output(str(tmp_path / "out")).schema)
+
+
+def test_what_is_not_finished_is_refused(tmp_path, tiny_model):
+    with pytest.raises(
+        RequestError, match=r"--vectors: expected a finished output of `raycase embed` at .*, got no job\.json"
+    ):
+        open_written(str(tmp_path), "--vectors")
+    folder = embedded(tmp_path, tiny_model, [{"id": 1, "text": "a dog"}], conditions=("color",))
+    (tmp_path / "out" / "manifest.json").unlink()
+    with pytest.raises(RequestError, match=r"expected a finished output .*, got no manifest\.json"):
+        open_written(folder, "--embeddings")
+
+
+def test_a_file_that_is_not_the_manifests_is_refused(tmp_path, tiny_model):
+    rows = [{"id": i, "text": t} for i, t in enumerate(sentences(30))]
+    folder = embedded(tmp_path, tiny_model, rows, conditions=("color",), unit_rows=10)
+    name = swap_rows(folder)
+    output = open_written(folder, "--embeddings")
+    with pytest.raises(WorkError, match=f"{name} as in its manifest, got: .*checksum differs; remove the file"):
+        list(output.tables())
+    (output.output.units / name).remove()
+    with pytest.raises(WorkError, match=f"{name} as in its manifest, got: .*missing; remove the file"):
+        list(open_written(folder, "--embeddings").tables())
+    output.output.manifest_files.put(b"PAR1")
+    with pytest.raises(WorkError, match=r"manifest_files\.parquet: checksum differs"):
+        open_written(folder, "--embeddings")
+
+
+# --------------------------------------------------------------------------------------------------------- the manifest
+
+
+def test_read_back_as_plain_columns(job):
+    embed_here(replace(job, dtype="float16"))
+    frame = pd.read_parquet(job.output + "/embeddings")
+    assert list(frame.columns) == ["id", "condition", "text", "embedding"]
+    assert frame.embedding[0].dtype == np.float16 and frame.embedding[0].shape == (32,)
+    columns, files = "id, condition, text, embedding::float[]", job.output + "/embeddings/*.parquet"
+    rows = duckdb.sql(f"select {columns} from '{files}' order by id, condition").fetchall()
+    assert len(rows) == 1000 and len(rows[0][3]) == 32
+    first = frame[(frame.id == rows[0][0]) & (frame.condition == rows[0][1])].embedding.iloc[0]
+    assert np.allclose(first, rows[0][3])
+
+
+def test_too_many_rejected_is_an_error_and_the_output_is_complete(job, tmp_path):
+    (tmp_path / "in.jsonl").write_text('{"text": "a dog"}\nnot json\n{"text": "a cat"}\n')
+    job = replace(job, input=str(tmp_path / "in.jsonl"))
+    with pytest.raises(UnfitError, match="line does not parse") as error:
+        embed_here(job)
+    assert error.value.result["rows_rejected"] == 1
+    assert verify(job.output)["rows_out"] == 2
+
+
+def test_a_limit_below_what_is_there_with_a_gap_is_refused(job):
+    embed_here(job)
+    folder = Output(job.output).units
+    (folder / sorted(folder.list())[2]).remove()
+    with pytest.raises(WorkError, match=r"rows 200 to 300 of .* are missing; raise --limit"):
+        embed_here(replace(job, limit=100))
+    assert embed_here(job)["units_done"] == 1
+    verify(job.output)
+
+
+def test_damaged_lines_of_a_manifest_are_named(job):
+    embed_here(job)
+    output = Output(job.output)
+    (output.units / max(output.units.list())).remove()
+    data = output.manifest_files.read()
+    output.manifest_files.put(data[:40] + bytes([data[40] ^ 1]) + data[41:])
+    with pytest.raises(RequestError, match=r"manifest_files\.parquet: expected lines of a manifest, .*; remove it"):
+        embed_here(job)
+    output.manifest_files.remove()
+    embed_here(job)
+    verify(job.output)
