@@ -175,3 +175,13 @@ def test_damaged_lines_of_a_manifest_are_named(job):
     output.manifest_files.remove()
     embed_here(job)
     verify(job.output)
+
+
+def test_a_unit_that_was_replaced_is_found_after_another_was_made_again(job):
+    embed_here(job)
+    swap_rows(job.output)
+    folder = Output(job.output).units
+    (folder / max(folder.list())).remove()
+    with pytest.raises(WorkError, match="embeddings/"):
+        embed_here(job)
+        verify(job.output)
