@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from raycase.encoder.words import Word
 from raycase.explore.condition_map import ConditionMap
 from raycase.explore.page import map_page
 from raycase.index.topk import nearest_others
+from raycase.tokens.words import Word
 
 FACETS = [["dog", "puppy"], ["red", "blue"], ["</script>", "\u202eback"]]
 HOSTILE = [

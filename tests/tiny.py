@@ -8,7 +8,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from raycase.encoder.latent import LatentAttention
+from raycase.encoder.bert import LatentAttention
 
 CORPUS = [
     "Instruct: Retrieve semantically similar texts to a given Condition, given the Sentence : A woman in a red dress",
@@ -160,6 +160,8 @@ def save_model(folder, architecture, vocab_size, seed=0):
         model.save_pretrained(folder)
         return
     latent = LatentAttention(dim=32, latents=6, heads=2, head_dim=8)
+    for parameter in latent.parameters():  # norms too, which begin as 1 and 0
+        torch.nn.init.normal_(parameter, std=0.3)
     sizes = {"num_latents_value": 6, "num_cross_heads": 2, "hidden_dim": 32, "cross_dim_head": 8}
     weights = {f"embedding_model.{k}": v for k, v in model.state_dict().items()}
     weights |= {f"latent_attention_model.{k}": v for k, v in latent.state_dict().items()}

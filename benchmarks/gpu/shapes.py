@@ -21,8 +21,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from benchmarks.turns import CAPTIONS
 from raycase.encoder.attention import DECODERS, NAME, register
+from raycase.encoder.bert import LatentAttention
 from raycase.encoder.engine import TextEncoder
-from raycase.encoder.latent import LatentAttention
 from raycase.encoder.loading import load_encoder, try_kernels
 from raycase.encoder.model_files import DEFAULT_MODEL
 from raycase.encoder.packing import Forest

@@ -18,9 +18,9 @@ from raycase.index.options import EFFORTS, MOST_MEMORY, Limits
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from raycase.encoder.words import Word
     from raycase.index.index import Index
     from raycase.models.fine_tuned import Scorer
+    from raycase.tokens.words import Word
 
 EXAMPLE = 'raycase search --index captions.lance --query "Girls in red play" --condition "color of the clothes"'
 Asked = list[str] | dict[str, float] | None  # the condition of each query, or the weights of conditions
@@ -278,8 +278,8 @@ def print_answers(
 ) -> None:
     """A table: score and what a column has, the words that the condition looked at in bold, or after the text with
     their weights where there is no terminal."""
-    from raycase.encoder.words import Word
     from raycase.index.answers import QUERY, WEIGHTS, has_styles, looked_at
+    from raycase.tokens.words import Word
 
     styles = has_styles(sys.stdout)
     lines: dict[int, list[str]] = {}

@@ -1,16 +1,14 @@
 """Attention within the rows of `raycase.encoder.packing`: to ancestors only (trees), or within a sequence only.
 
 Token i attends to token j when `first[j] <= i < end[j]` and, in a layer with a sliding window,
-`position[i] - position[j] < window`. On a GPU, FlexAttention skips blocks without any such pair. Elsewhere the row is
-cut into chunks of queries: a chunk [a, b) attends to the keys with `first[j] < b` and `end[j] > a`, a small part of the
-row.
+`position[i] - position[j] < window`. On a GPU, FlexAttention skips blocks without any such pair. Elsewhere a chunk of
+queries [a, b) attends to the keys with `first[j] < b` and `end[j] > a`, a small part of the row.
 
 Shapes: T tokens of a row, C tokens of a chunk, G = T / C chunks, of which g in a part; S keys of a chunk, H heads,
 D head size; Q blocks of queries, K blocks of keys.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -32,17 +30,8 @@ SHORT = 256  # tokens of a prompt, below which blocks are small
 GRAPHS = 64  # of a function, that the compiler may keep: lengths of rows, two shapes of blocks, layers with a window
 
 Chunks = list[tuple[Tensor, Tensor]]  # the index of their keys (g, S), and what is added to the scores (g, 1, C, S)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RowMasks:
-    """What the tokens of a row attend to: a BlockMask of FlexAttention, or `Chunks`.
-
-    windowed: in layers with a sliding window; None where the window covers the whole row.
-    """
-
-    every: Any
-    windowed: Any = None
+# A layer's window, None without one or where it covers the row -> the BlockMask of FlexAttention, or `Chunks`
+RowMasks = dict[int | None, Any]
 
 
 def attend(
@@ -64,7 +53,7 @@ def attend(
 
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)
     groups = query.shape[1] // key.shape[1]
-    mask = row.every if sliding_window is None or row.windowed is None else row.windowed
+    mask: Any = row.get(sliding_window, row[None])
     if not isinstance(mask, list):
         from torch.nn.attention.flex_attention import flex_attention
 
@@ -81,11 +70,9 @@ def attend(
             kernel_options=KERNELS[mask.BLOCK_SIZE[0]],
         )
         return output_1HTD.transpose(1, 2), None
-    chunks_GHCD = query[0].unflatten(1, (-1, CHUNK)).transpose(0, 1)
+    queries = query[0].unflatten(1, (-1, CHUNK)).transpose(0, 1).split([len(keys) for keys, _ in mask])
     outputs: list[Tensor] = []
-    for queries_gHCD, (keys_gS, scores_g1CS) in zip(
-        chunks_GHCD.split([len(keys) for keys, _ in mask]), mask, strict=True
-    ):
+    for queries_gHCD, (keys_gS, scores_g1CS) in zip(queries, mask, strict=True):
         keys_gHSD, values_gHSD = (
             t[0][:, keys_gS].transpose(0, 1).repeat_interleave(groups, dim=1) for t in (key, value)
         )
@@ -98,15 +85,11 @@ def attend(
 
 @cache
 def compiled_flex() -> Callable[..., Any]:
-    """FlexAttention, compiled anew for each length of a row: kernels of any length check every bound, and are slow.
-
-    One graph too many would be computed without a kernel, in silence; `fullgraph` makes it an error. From here on the
-    compiler keeps `GRAPHS` graphs of any function; its own limit is 8.
-    """
+    """FlexAttention, compiled anew for each length of a row: kernels of any length check every bound, and are slow."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    torch._dynamo.config.cache_size_limit = max(GRAPHS, torch._dynamo.config.cache_size_limit)
-    return torch.compile(flex_attention, dynamic=False, fullgraph=True)
+    torch._dynamo.config.cache_size_limit = max(GRAPHS, torch._dynamo.config.cache_size_limit)  # its own limit is 8
+    return torch.compile(flex_attention, dynamic=False, fullgraph=True)  # else one too many has no kernel, in silence
 
 
 def register() -> None:
@@ -125,9 +108,8 @@ def whole_chunks(tokens: Any) -> Any:
 
 def chunks(row: Row, device: torch.device, dtype: torch.dtype, window: int | None = None) -> Chunks:
     """What the tokens of a row of whole chunks see; chunks of a part are padded to equally many keys, masked out."""
-    tokens = len(row)
-    assert tokens % CHUNK == 0
-    a_G1 = np.arange(0, tokens, CHUNK)[:, None]
+    assert len(row) % CHUNK == 0
+    a_G1 = np.arange(0, len(row), CHUNK)[:, None]
     near_GT = (row.first < a_G1 + CHUNK) & (row.end > a_G1)
     count_G = near_GT.sum(1)
     parts: Chunks = []
@@ -150,11 +132,7 @@ def chunks(row: Row, device: torch.device, dtype: torch.dtype, window: int | Non
 
 
 def block_mask(first_T: Tensor, end_T: Tensor, position_T: Tensor, window: int | None = None, *, size: int) -> Any:
-    """FlexAttention's BlockMask of a row of whole blocks; size: queries and keys of a block.
-
-    The queries that attend to a block of keys are one range, from its least `first` to its largest `end`; a block of
-    queries within the range of every key is full: it needs no mask.
-    """
+    """FlexAttention's BlockMask of a row of whole blocks; size: queries and keys of a block."""
     from torch.nn.attention.flex_attention import BlockMask
 
     tokens = len(first_T)
@@ -167,7 +145,7 @@ def block_mask(first_T: Tensor, end_T: Tensor, position_T: Tensor, window: int |
     first_KS, end_KS, position_KS = (t.view(-1, size) for t in (first_T, end_T, position_T))
     start_Q1 = torch.arange(0, tokens, size, device=first_T.device)[:, None]
     stop_Q1 = start_Q1 + size
-    any_QK = (first_KS.amin(1) < stop_Q1) & (end_KS.amax(1) > start_Q1)
+    any_QK = (first_KS.amin(1) < stop_Q1) & (end_KS.amax(1) > start_Q1)  # the queries of a key are one range
     full_QK = (first_KS.amax(1) <= start_Q1) & (end_KS.amin(1) >= stop_Q1)
     if window is not None:
         full_QK &= position_KS.amax(1)[:, None] - position_KS.amin(1) < window
@@ -181,6 +159,6 @@ def block_mask(first_T: Tensor, end_T: Tensor, position_T: Tensor, window: int |
 
 
 def _key_blocks(blocks_QK: Tensor) -> tuple[Tensor, Tensor]:
-    """For each block of queries: its number of key blocks (1, 1, Q), and all key blocks, its own first (1, 1, Q, K)."""
+    """Of each block of queries: its number of key blocks (1, 1, Q), and all of them, its own first (1, 1, Q, K)."""
     which_QK = blocks_QK.int().argsort(dim=1, descending=True, stable=True)
     return blocks_QK.sum(1, dtype=torch.int32)[None, None], which_QK.int()[None, None]

@@ -1,6 +1,6 @@
-"""BERT-like encoders: a last layer that computes pooled tokens only, and BERT and MPNet in torch alone.
+"""Encoders in torch alone: a last layer that computes pooled tokens only, BERT and MPNet, NV-Embed's latent attention.
 
-Shapes: B sequences, T tokens, S pooled tokens, D hidden size, H heads, K head size.
+Shapes: B sequences, T tokens, S pooled tokens, D hidden size, H heads, K head size, L latents.
 """
 
 import math
@@ -17,8 +17,8 @@ LIKE_BERT = ("bert", "roberta", "xlm-roberta", "mpnet")  # model types whose lay
 
 
 def attention_parts(layer: Any) -> tuple[Any, Any, list[Any]]:
-    """The attention of a layer of one of `LIKE_BERT`: what has its heads, what stands behind these, and the layers of
-    queries, keys and values and of what the heads give, whose names differ between BERT's code and MPNet's."""
+    """The attention of a layer of one of `LIKE_BERT`: what has its heads, what stands behind them, and the layers of
+    queries, keys, values and output, by BERT's names or MPNet's."""
     if (mpnet := getattr(layer.attention, "attn", None)) is not None:
         return mpnet, layer.attention, [mpnet.q, mpnet.k, mpnet.v, mpnet.o]
     heads, behind = layer.attention.self, layer.attention.output
@@ -69,11 +69,7 @@ class LayerInParts(nn.Module):
 
 
 class LastLayer(LayerInParts):
-    """The last layer of a BERT-like encoder, for the pooled tokens only: the states of the others are not used.
-
-    The result is exact: keys and values come from every token, queries and everything after them from the pooled
-    tokens.
-    """
+    """The last layer of a BERT-like encoder, for the pooled tokens only; keys and values are of all, so it is exact."""
 
     def forward(self, hidden_BTD: Tensor, keep_BT: Tensor | None, position_BS: Tensor) -> Tensor:
         """States before the layer, attention mask (None: no padding), positions to compute -> (B, S, D)."""
@@ -123,10 +119,7 @@ class _Layer(nn.Module):
 
 
 class Bert(nn.Module):
-    """BERT or MPNet: token ids -> the states of the last layer, and those before each layer where they are asked for.
-
-    Modules and weights have the library's names; the library's own classes take seconds to import.
-    """
+    """BERT or MPNet by the library's names of modules and weights: its own classes take seconds to import."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -185,3 +178,34 @@ class Bert(nn.Module):
         for layer in self.encoder.layer:
             states = [*(states if output_hidden_states else ()), layer(states[-1], keep_BT, bias_BHTT)]
         return SimpleNamespace(last_hidden_state=states[-1], hidden_states=states)
+
+
+class LatentAttention(nn.Module):
+    """NV-Embed's latent attention (Lee et al., 2024, section 3.1): tokens attend to L learned latents, then an MLP and
+    the mean over the text. Both blocks are pre-norm with a residual; parameters have their published names."""
+
+    def __init__(self, *, dim: int, latents: int, heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.heads, width = heads, heads * head_dim
+        self.latents = nn.Parameter(torch.randn(latents, dim))
+        sizes = {"to_q": (dim, width), "to_kv": (dim, 2 * width), "to_out": (width, dim)}
+        attention = nn.ModuleDict({name: nn.Linear(*size, bias=False) for name, size in sizes.items()})
+        net = nn.Sequential(nn.Linear(dim, 8 * dim), nn.Identity(), nn.Linear(4 * dim, dim))
+        attend = {"fn": attention, "norm": nn.LayerNorm(dim), "norm_context": nn.LayerNorm(dim)}
+        feed_forward = {"fn": nn.ModuleDict({"net": net}), "norm": nn.LayerNorm(dim)}
+        self.cross_attend_blocks: Any = nn.ModuleList(map(nn.ModuleDict, (attend, feed_forward)))
+
+    def forward(self, hidden_BTD: Tensor) -> Tensor:
+        """The states that are averaged over the text: (B, T, D) -> (B, T, D)."""
+        attend, feed_forward = self.cross_attend_blocks
+        q_BHTK = attend.fn.to_q(attend.norm(hidden_BTD)).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        keys_values = attend.fn.to_kv(attend.norm_context(self.latents)).chunk(2, dim=-1)
+        k_BHLK, v_BHLK = (
+            t_LD.unflatten(-1, (self.heads, -1)).transpose(0, 1).expand(len(hidden_BTD), -1, -1, -1)
+            for t_LD in keys_values
+        )
+        heads_BHTK = F.scaled_dot_product_attention(q_BHTK, k_BHLK, v_BHLK)
+        hidden_BTD = attend.fn.to_out(heads_BHTK.transpose(1, 2).flatten(2)) + hidden_BTD
+        widen, _, narrow = feed_forward.fn.net
+        inner_BTE, gates_BTE = widen(feed_forward.norm(hidden_BTD)).chunk(2, dim=-1)
+        return narrow(inner_BTE * F.gelu(gates_BTE)) + hidden_BTD

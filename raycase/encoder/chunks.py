@@ -29,19 +29,15 @@ Characters = tuple[int, int]  # [start, end) of a text
 
 @dataclass(frozen=True, kw_only=True)
 class Chunking:
-    """How texts are cut: tokens: most of a chunk; overlap: most of those that the chunk before has, too; late: the
-    encoder reads chunks beside each other (`in_context`)."""
+    """How texts are cut."""
 
-    tokens: int
-    overlap: int = 0
-    late: bool = False
+    tokens: int  # most of a chunk
+    overlap: int = 0  # most of those that the chunk before has, too
+    late: bool = False  # the encoder reads chunks beside each other (`in_context`)
 
     def cut(self, spec: EncoderSpec, text: str) -> Iterator[Characters]:
         """The chunks of a text, in order: each of as many paragraphs, sentences or words as fit, the first of these of
-        which one fits. What is in no chunk is white space, or nothing that can be seen.
-
-        Raises RequestError without the package semantic-text-splitter.
-        """
+        which one fits. What is in no chunk is white space, or nothing that can be seen."""
         by_words, exactly = _counts(spec)
         for start, end in self._cut(LINE_BREAK.sub(" ", text), by_words):
             part = text[start:end]
@@ -86,8 +82,7 @@ def in_context(
     spec: EncoderSpec, template: Template, documents: Iterable[tuple[str, Sequence[Characters]]], alone: TokenBatch
 ) -> TokenBatch:
     """Late chunking (Guenther et al., 2024, arXiv:2409.04701): the prompts of K chunks, each with as many of its
-    document beside it as the encoder reads, of which its own tokens are pooled. Chunks of one prompt have one number in
-    `TokenBatch.shared`.
+    document beside it as the encoder reads, of which its own tokens are pooled.
 
     alone: the prompts of the chunks by themselves. One that is refused, or has no others beside it, stays so.
     """
@@ -97,17 +92,16 @@ def in_context(
     count_K = (alone.end - alone.start)[:, -1]
     room = tokenizer.max_tokens - int((alone.lengths - count_K).max(initial=0))
     prompts: list[list[Rendered]] = []
-    chunk = 0
+    counts = iter(count_K.tolist())
     for text, spans in documents:
         groups: list[list[Characters]] = []
         used = 0
         for span in spans:
-            used += int(count_K[chunk])
+            used += (count := next(counts))
             if not groups or used > room:
                 groups.append([])
-                used = int(count_K[chunk])
+                used = count
             groups[-1].append(span)
-            chunk += 1
         for group in groups:
             start, end = group[0][0], max(end for _, end in group)
             prompt = template.render(text[start:end], "")

@@ -22,8 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from raycase.encoder.attention import DECODERS, NAME, SHORT, RowMasks, block_mask, chunks, whole_chunks
-from raycase.encoder.bert import LastLayer
-from raycase.encoder.latent import LatentAttention
+from raycase.encoder.bert import LastLayer, LatentAttention
 from raycase.encoder.packing import Cut, Forest, Row, padded_lengths, row_lengths, token_budget_batches
 from raycase.encoder.pooling import Pooling, pool_mean, pooled_spans
 from raycase.encoder.table import NORMALIZE, EncoderSpec
@@ -33,15 +32,12 @@ from raycase.encoder.tokenizer import PromptTokenizer
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from raycase.encoder.library_files import LibraryModules
-
 log = logging.getLogger(__name__)
 # Model types whose states do not depend on padding, and that take a mask of four dimensions.
 KNOWN = ("bert", "roberta", "xlm-roberta", *DECODERS)
 TREE_TOKENS = 2**20  # prompts with this many tokens are sorted and searched for shared prefixes together
 CHUNKED = 1024  # tokens of a prompt from which on attention in chunks doubles what a token costs on a CPU
 PENDING = 4  # batches whose vectors may be on their way from the GPU
-Batch = tuple[np.ndarray, Row | None]  # prompts by index, and the row that holds them; None: to be padded
 # B prompts by index, (B,), and their vectors, (B, V * D) fp32 -> (B, K), of any type
 Finish = Callable[[Tensor, Tensor], Tensor]
 
@@ -56,7 +52,7 @@ class TextEncoder:
     latent: LatentAttention | None = None
     last_layer: LastLayer | None = None  # taken out of `model`, which ends before it
     pooler: torch.nn.Module | None = None  # dense layer and tanh for `Pooling.POOLER`
-    after: LibraryModules | None = None  # makes f(s) of states, where the library does
+    after: torch.nn.Module | None = None  # `LibraryModules`, where these make f(s) of states
     batch_tokens: int = 4096
     equal_lengths: bool = False  # padding changes what stands before it: only prompts of one length go together
     output_dtype: torch.dtype = torch.float32  # to which a system may round vectors, so that less leaves the device
@@ -103,15 +99,11 @@ class TextEncoder:
 
     @torch.inference_mode()
     def encode(self, batch: TokenBatch, finish: Finish | None = None) -> tuple[np.ndarray, Work]:
-        """Pooled vectors of N prompts and the work done: (N, D) float32; V views stand side by side, (N, V * D).
-
-        `finish` computes on the encoder's device, before they leave it, what is made of the vectors of a batch. Raises
-        torch.OutOfMemoryError where a single prompt does not fit.
-        """
-        device = self.model.device
+        """Pooled vectors of N prompts, (N, D) float32, V views side by side, (N, V * D), and the work. On the encoder's
+        device, `finish` makes of those of a batch what leaves it. Raises torch.OutOfMemoryError as `in_batches`."""
         finish = finish or (lambda index_B, pooled_BD: pooled_BD)
-        none_B = torch.empty(0, dtype=torch.int32, device=device)
-        none_BD = torch.empty(0, self.dim * batch.start.shape[1], device=device)
+        none_B = torch.empty(0, dtype=torch.int32, device=self.model.device)
+        none_BD = torch.empty(0, self.dim * batch.start.shape[1], device=self.model.device)
         collector = Collector(len(batch), like=finish(none_B, none_BD))
 
         def pool(rows: np.ndarray, row: Row | None) -> Work:
@@ -124,10 +116,10 @@ class TextEncoder:
         return collector.result(), work
 
     def in_batches(self, batch: TokenBatch, compute: Callable[[np.ndarray, Row | None], Work]) -> Work:
-        """Call `compute` with the prompts of each padded batch, or with those of a row and the row; returns the work.
+        """Call `compute` with the prompts of each padded batch, or with those of a row and the row; gives the work.
 
-        Where the GPU runs out of memory, the token budget is halved for good; the prompts that remain are computed,
-        those of the failed batch again. Raises torch.OutOfMemoryError where a single prompt does not fit.
+        Where the GPU runs out of memory, the token budget is halved for good, and the failed batch computed again.
+        Raises torch.OutOfMemoryError where a single prompt does not fit.
         """
         counts = batch.lengths if batch.shared is None else batch.end[:, -1] - batch.start[:, -1]
         work = Work(tokens=int(counts.sum()))
@@ -146,8 +138,8 @@ class TextEncoder:
             remaining = remaining[~done[remaining]]
         return work
 
-    def batches(self, batch: TokenBatch, prompts: np.ndarray) -> Iterator[Batch]:
-        """Cut the prompts of this index into padded batches, or into rows."""
+    def batches(self, batch: TokenBatch, prompts: np.ndarray) -> Iterator[tuple[np.ndarray, Row | None]]:
+        """Cut the prompts of this index into padded batches, or into rows, each by index with the row that holds it."""
         part_of = np.cumsum(batch.lengths[prompts]) // TREE_TOKENS
         for part in np.split(prompts, np.flatnonzero(np.diff(part_of)) + 1) if self.in_rows else [prompts]:
             if self.in_rows:
@@ -170,10 +162,8 @@ class TextEncoder:
     def states(
         self, batch: TokenBatch, rows: np.ndarray, *beside: np.ndarray
     ) -> tuple[Tensor, Tensor, Tensor | None, list[Tensor]]:
-        """Hidden states of a padded batch after the layers of `model`. Arrays `beside` it are sent along.
-
-        Gives the states (B, T, D), which tokens are no padding (B, T) bool, the attention mask that later layers need
-        (B, T), None where no token attends to padding, and what was sent along.
+        """Hidden states (B, T, D) of a padded batch after the layers of `model`; which tokens are no padding, (B, T)
+        bool, the mask of it that later layers need, None where no token attends to padding, and the arrays `beside` it.
         """
         lengths, model = batch.lengths[rows], self.model
         ids, real = batch.sequences.padded(rows)
@@ -198,11 +188,8 @@ class TextEncoder:
     def padded_pass(
         self, batch: TokenBatch, rows: np.ndarray, *beside: np.ndarray, every: bool = False
     ) -> tuple[Tensor, list[Tensor], Work]:
-        """Hidden states (B, S, D) of a padded batch, what was sent along, and the work. Sent along are `rows`, the
-        `spans` among these states, and the arrays `beside` them.
-
-        every: the states of all tokens are asked for, else those from the first pooled token of any view to the last.
-        """
+        """Hidden states (B, S, D) of a padded batch, `rows`, the `spans` among these states and the arrays `beside` on
+        the device, and the work. every: of all tokens, else from the first pooled token of any view to the last."""
         first, stop = self.spans(batch, rows)
         read, of_B = batch.encoded_once(rows)
         # the library's modules count positions; prompts that are encoded once pool different parts of the same states
@@ -264,10 +251,7 @@ class TextEncoder:
         return padded_lengths(tokens, row_lengths(self.batch_tokens)) if self.flex else whole_chunks(tokens)
 
     def pool_row(self, batch: TokenBatch, members: np.ndarray, row: Row) -> tuple[Tensor, Tensor, Work]:
-        """The prompts of a row by index, in the order of `members`, (B,), and their pooled vectors, (B, V * D).
-
-        The row is filled up to whole chunks or blocks.
-        """
+        """The prompts of a row by index, in the order of `members`, (B,), and their pooled vectors, (B, V * D)."""
         bags: list[np.ndarray] = []  # of each view, the tokens that it pools, and where those of each prompt start
         for first, stop in zip(*self.spans(batch, members), strict=True):
             pooled = row.paths.take(slice(None), first, stop)
@@ -284,17 +268,15 @@ class TextEncoder:
                 return block_mask(first_T, end_T, position_T, window, size=size)
             return chunks(row, model.device, model.dtype, window)
 
-        masks = RowMasks(every=mask(None), windowed=mask(self.window) if windowed else None)
+        masks: RowMasks = {window: mask(window) for window in (None, *([self.window] if windowed else []))}
         hidden_1TD = model(
             input_ids=ids_T[None], attention_mask=self._no_mask, position_ids=position_T[None], row=masks
         ).last_hidden_state
         if self.latent is not None:
             hidden_1TD = self.latent(hidden_1TD)
         states_TD = hidden_1TD[0].float()
-        views = [
-            F.embedding_bag(flat, states_TD, starts, mode="mean")
-            for flat, starts in zip(sent[::2], sent[1::2], strict=True)
-        ]
+        bags_of_view = zip(sent[::2], sent[1::2], strict=True)
+        views = [F.embedding_bag(flat, states_TD, starts, mode="mean") for flat, starts in bags_of_view]
         return index_B, self.side_by_side(views), work
 
 
@@ -311,13 +293,10 @@ def send(device: torch.device, *arrays: np.ndarray) -> list[Tensor]:
 
 
 class Collector:
-    """The vectors of N prompts, as batch after batch comes from the device.
-
-    A batch is copied while those after it are computed, and put into its rows only then.
-    """
+    """The vectors of N prompts: a batch is copied from the device while those after it are computed."""
 
     def __init__(self, count: int, like: Tensor) -> None:
-        """count: N. like: (0, D), of the type that the vectors have."""
+        """count: N; like: (0, D), of the type that the vectors have."""
         self.vectors_ND = np.empty((count, like.shape[1]), dtype=like.cpu().numpy().dtype)
         self.pending: list[tuple[np.ndarray, np.ndarray | slice, Tensor, torch.cuda.Event]] = []
 
@@ -335,7 +314,7 @@ class Collector:
         self.result(PENDING)
 
     def result(self, pending: int = 0) -> np.ndarray:
-        """All vectors, (N, D): waits for those that are on their way, but so many."""
+        """All vectors, (N, D); waits for all batches but so many."""
         while len(self.pending) > pending:
             rows, chosen, host_BD, copied = self.pending.pop(0)
             copied.synchronize()

@@ -1,4 +1,4 @@
-"""From the files of an encoder to a `TextEncoder`: weights, what is compiled for them, and saving them again."""
+"""From the files of an encoder to a `TextEncoder`: weights, and what is compiled for them."""
 
 from __future__ import annotations
 
@@ -7,35 +7,34 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from raycase.encoder.attention import DECODERS, NAME, SHORT, register
-from raycase.encoder.bert import LIKE_BERT, Bert, LastLayer
+from raycase.encoder.bert import LIKE_BERT, Bert, LastLayer, LatentAttention
 from raycase.encoder.engine import KNOWN, TextEncoder
-from raycase.encoder.latent import LatentAttention
-from raycase.encoder.library_files import LibraryModules, copy_modules
 from raycase.encoder.model_files import ENCODER_WEIGHTS
 from raycase.encoder.packing import Forest, Row, row_lengths
 from raycase.encoder.pooling import LATENT_POOLINGS, Pooling
 from raycase.encoder.sources import (
+    MODULES,
     encoder_errors,
     is_shipped,
     library_config,
     load_config,
     load_tokenizer,
-    published_tokenizer,
     weights_folder,
 )
 from raycase.encoder.table import EncoderSpec
 from raycase.encoder.token_batch import TokenBatch, Tokens
-from raycase.errors import RequestError, expecting, first_line, note
+from raycase.errors import RequestError, first_line, note
+from raycase.io.json_values import loads
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -61,12 +60,11 @@ def load_encoder(
 ) -> TextEncoder:
     """Load the encoder of a row of the table: on a GPU if there is one, in bf16 where that is faster.
 
-    `adapt` changes the library's model once it is loaded; what is `trained` is the library's, too. Raises RequestError
-    where weights, tokenizer or pooling do not fit the row.
+    `adapt` changes the library's model once it is loaded; what is `trained` is the library's, too.
     """
     device = torch.device(device or best_device())
     dtype = dtype or (torch.bfloat16 if bf16_is_faster(device) else torch.float32)
-    by_library = trained or adapt or spec.pooling[0] is Pooling.POOLER or not is_shipped(spec.source)
+    by_library = trained or adapt is not None or spec.pooling[0] is Pooling.POOLER or not is_shipped(spec.source)
     config = library_config(spec.source) if by_library else load_config(spec.source)
     known = config.model_type in KNOWN
     config.use_cache = False  # of keys and values
@@ -80,10 +78,8 @@ def load_encoder(
         batch_tokens = BATCH_TOKENS_GPU if device.type == "cuda" else BATCH_TOKENS_CPU
         if device.type != "cuda" and not in_rows:  # rows share prefixes, the more the longer they are
             batch_tokens = min(batch_tokens, max(LEAST_TOKENS_CPU, BATCH_NUMBERS_CPU // config.hidden_size))
-    if by_library:
-        model, latent = _load_weights(spec, config, device, dtype, in_rows=in_rows)
-    else:
-        model, latent = _load_bert(spec, config, dtype), None
+    with encoder_errors(f"readable weights at {spec.source}"):
+        model, latent = _load_weights(spec, config, device, dtype, in_rows=in_rows, by_library=by_library)
     if adapt is not None:
         adapt(model)
     model = model.to(device).eval()
@@ -112,8 +108,7 @@ def load_encoder(
 
 
 def class_of(config: PretrainedConfig) -> Any:
-    """What loads the model of a configuration: of T5, only the half that encodes. Raises ValueError for other
-    encoder-decoders, whose decoder would give the states."""
+    """What loads the model of a configuration, of T5 the half that encodes; ValueError for other encoder-decoders."""
     from transformers import AutoModel, AutoModelForTextEncoding  # take seconds to import
 
     if type(config) in AutoModelForTextEncoding._model_mapping:
@@ -125,8 +120,8 @@ def class_of(config: PretrainedConfig) -> Any:
 
 @torch.inference_mode()
 def padding_is_seen(model: PreTrainedModel) -> bool:
-    """Whether states depend on the padding behind them, as convolutions over tokens have it: whether they change with
-    the tokens that are masked. Raises ValueError for what gives no state for each token, and any error of the model."""
+    """Whether states change with the masked tokens behind them, as convolutions over tokens have it. Raises ValueError
+    for what gives no state for each token, and any error of the model."""
     pad = model.config.pad_token_id or 0
     some = [i for i in range(min(12, model.config.vocab_size)) if i != pad]
     ids_BT = torch.tensor([[some[(n + k * k) % len(some)] for k in range(12)] for n in range(2)], device=model.device)
@@ -143,10 +138,7 @@ def padding_is_seen(model: PreTrainedModel) -> bool:
 
 @cache
 def best_device() -> str:
-    """Where models run by default: a GPU of CUDA or ROCm, of Intel (xpu), of Apple (mps), else the CPU.
-
-    xpu and mps are devices of which nothing more is known: float32 and no compiled kernels, and a note shows it.
-    """
+    """Where models run by default: a GPU of CUDA or ROCm, of Intel (xpu), of Apple (mps), else the CPU."""
     devices = {"cuda": torch.cuda, "xpu": torch.xpu, "mps": torch.backends.mps}
     device = next((name for name, module in devices.items() if module.is_available()), "cpu")
     if device in ("xpu", "mps"):
@@ -163,21 +155,16 @@ def bf16_is_faster(device: torch.device) -> bool:
     return of_amd or torch.cpu._is_amx_tile_supported()
 
 
-def _load_bert(spec: EncoderSpec, config: Any, dtype: torch.dtype) -> Any:
-    """Our model of an encoder that ships."""
-    with torch.device("meta"):
-        model = Bert(config)
-    with encoder_errors(f"readable weights at {spec.source}"):
-        weights = load_file(Path(weights_folder(spec.source, large=True)) / ENCODER_WEIGHTS)
-        model.load_state_dict(weights, strict=False, assign=True)
-    return model.to(dtype)
-
-
 def _load_weights(
-    spec: EncoderSpec, config: PretrainedConfig, device: torch.device, dtype: torch.dtype, *, in_rows: bool
-) -> tuple[PreTrainedModel, LatentAttention | None]:
-    """The library's model, and NV-Embed's latent attention where the row pools with it."""
+    spec: EncoderSpec, config: Any, device: torch.device, dtype: torch.dtype, *, in_rows: bool, by_library: bool
+) -> tuple[Any, LatentAttention | None]:
+    """The library's model, or ours of an encoder that ships, and NV-Embed's latent attention where the row has it."""
     folder = weights_folder(spec.source, large=True)
+    if not by_library:
+        with torch.device("meta"):
+            model = Bert(config)
+        model.load_state_dict(load_file(Path(folder) / ENCODER_WEIGHTS), strict=False, assign=True)
+        return model.to(dtype), None
     from transformers import MistralModel  # takes seconds to import
     from transformers.utils import is_accelerate_available
 
@@ -187,16 +174,14 @@ def _load_weights(
         options["attn_implementation"] = NAME
     if is_accelerate_available():  # loads straight to the device; without it, weights go through the CPU's memory
         options["device_map"] = {"": device}
-    with encoder_errors(f"readable weights at {spec.source}"):
-        if spec.pooling[0] not in LATENT_POOLINGS:
-            return _load_all(class_of(config), folder, spec, trust_remote_code=False, **options), None
-        model = _load_all(MistralModel, folder, spec, key_mapping={r"^embedding_model\.": ""}, **options)
-        return model, _load_latent(folder, config).to(device, dtype).eval()
+    if spec.pooling[0] not in LATENT_POOLINGS:
+        return _load_all(class_of(config), folder, spec, trust_remote_code=False, **options), None
+    model = _load_all(MistralModel, folder, spec, key_mapping={r"^embedding_model\.": ""}, **options)
+    return model, _load_latent(folder, config).to(device, dtype).eval()
 
 
 def _take_apart(model: PreTrainedModel, spec: EncoderSpec) -> tuple[torch.nn.Module | None, LastLayer | None]:
-    """Take out of the model its pooler, which it would run for every batch, and the last layer of a BERT-like one, to
-    compute it for the pooled tokens only. Raises RequestError where a pooler is needed."""
+    """Take out of the model its pooler, which it would run for every batch, and the last layer of a BERT-like one."""
     pooler = getattr(model, "pooler", None)
     if pooler is not None:
         model.pooler = torch.nn.Identity()  # some models call it whether there is one or not
@@ -207,15 +192,6 @@ def _take_apart(model: PreTrainedModel, spec: EncoderSpec) -> tuple[torch.nn.Mod
     *layers, last = model.encoder.layer
     model.encoder.layer = torch.nn.ModuleList(layers)
     return pooler, LastLayer(last, model).to(model.device).eval()
-
-
-def save_encoder(model: PreTrainedModel, spec: EncoderSpec, folder: Path) -> None:
-    """Save a model in the Hugging Face layout, with the tokenizer of its row and what makes f(s) of its states."""
-    with expecting(f"expected to write the encoder into {folder}", SafetensorError, raises=OSError):  # of a full disk
-        model.save_pretrained(folder, max_shard_size="1000GB")  # one file, whose name is known
-    published_tokenizer(spec.source).save_pretrained(folder)
-    if spec.published is not None and spec.published.by_library:
-        copy_modules(spec.source, folder)
 
 
 def whole_model(encoder: TextEncoder) -> PreTrainedModel:
@@ -229,11 +205,8 @@ def whole_model(encoder: TextEncoder) -> PreTrainedModel:
 
 
 def _load_all(loader: Any, folder: str, spec: EncoderSpec, **options: Any) -> PreTrainedModel:
-    """Load a model, without the library's progress bars and its report, all of which is checked here.
-
-    Raises ValueError for missing weights, which transformers would initialise at random. A missing pooler is an error
-    only where the row pools with it: few encoders have one.
-    """
+    """Load a model, without the library's progress bars and report. Raises ValueError for missing weights, which it
+    would initialise at random; few encoders have a pooler, which is missed only where the row pools with it."""
     from transformers.utils import logging as library_log
 
     bars, level = library_log.is_progress_bar_enabled(), library_log.get_verbosity()
@@ -273,14 +246,37 @@ def _load_latent(folder: str, config: PretrainedConfig) -> LatentAttention:
     return latent
 
 
+class LibraryModules(nn.Module):
+    """The library's modules behind the Transformer: states of whole texts -> f(s), in float32."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        from sentence_transformers.util import import_module_class
+
+        self.parts = nn.ModuleList()
+        for module in loads((Path(folder) / MODULES).read_bytes())[1:]:
+            if Path(path := module["path"]).name != path or path == "..":
+                raise ValueError(f"{path!r} in {MODULES}, expected folders beside it")
+            of_library: Any = import_module_class(module["type"], model_name_or_path=folder, trust_remote_code=False)
+            self.parts.append(of_library.load(folder, subfolder=path, local_files_only=True).float())
+        self.eval()
+
+    def forward(self, hidden_BTD: Tensor, real_BT: Tensor, prompt_tokens: int) -> Tensor:
+        """States, which of them are no padding, and how many tokens the prompt has: (B, T, D), (B, T) -> (B, K)."""
+        features: dict[str, Any] = {"token_embeddings": hidden_BTD.float(), "attention_mask": real_BT.long()}
+        features["prompt_length"] = prompt_tokens
+        for part in self.parts:
+            features = part(features)
+        return cast(Tensor, features["sentence_embedding"])
+
+
 # ------------------------------------------------------------------------------------------------------- compiling
 # What fails here, for example without a C++ compiler, is left out with a warning.
 
 
 @torch.inference_mode()
 def try_kernels(encoder: TextEncoder) -> None:
-    """Run FlexAttention in both shapes of blocks and two lengths of rows, each of which is compiled by itself. Where it
-    fails, or gives other vectors than attention in chunks, it is left out."""
+    """Leave FlexAttention out where it fails, or gives other vectors than attention in chunks."""
     if not encoder.flex:
         return
     try:
@@ -300,7 +296,7 @@ def try_kernels(encoder: TextEncoder) -> None:
 
 
 def _trials(encoder: TextEncoder) -> Iterator[tuple[TokenBatch, np.ndarray, Row]]:
-    """Prompts, those of a row by index, and the row: of the two shortest lengths, of short prompts and of long ones."""
+    """Prompts, those of a row by index, and the row: of both shapes of blocks and two lengths, each compiled alone."""
     spec = encoder.spec
     for length, tokens in zip(row_lengths(encoder.batch_tokens)[::-1][:2], (2, SHORT), strict=False):
         tokens = min(tokens, length, spec.max_tokens)
@@ -313,10 +309,7 @@ def _trials(encoder: TextEncoder) -> Iterator[tuple[TokenBatch, np.ndarray, Row]
 
 @torch.inference_mode()
 def compile_layers(encoder: TextEncoder) -> None:
-    """Compile the layers one by one, so that equal ones compile once, which takes about half a minute.
-
-    In rows, shapes are few, and each is compiled by itself; else any shape is compiled as one.
-    """
+    """Compile the layers one by one, so that equal ones compile once: each of the few shapes of rows, or any shape."""
     layers = [*encoder.layers, *filter(None, (encoder.last_layer, getattr(encoder.model, "norm", None)))]
     for layer in layers:
         hooks = layer._forward_hooks  # the library's, which take states: they are called as they are

@@ -1,5 +1,5 @@
 """Where model folders are: on this machine, inside the package, on object storage, from which a machine fetches them
-once, into a cache that its processes share, or one commit on the Hugging Face hub, in the hub's own cache."""
+once, or one commit on the Hugging Face hub."""
 
 import os
 import re
@@ -67,10 +67,7 @@ def model_folder(model: str | None) -> str | None:
 
 
 def remote_identity(uri: str) -> str:
-    """Identifies the files at a URI for good, by their names, sizes and marks (ETags).
-
-    Raises RequestError where there are none.
-    """
+    """Identifies the files at a URI for good, by their names, sizes and marks (ETags)."""
     if PINNED.fullmatch(uri):
         return uri.removeprefix("hf://")  # a commit is for good
     files = _files(uri)
@@ -78,16 +75,17 @@ def remote_identity(uri: str) -> str:
     return f"listing:{fingerprint(sorted((name, at) for name, at in files.items() if name not in besides))}"
 
 
-def fetch(uri: str, *, large: bool, named: str = "") -> Path:
-    """A local copy of the folder at a URI, which the processes of a machine share.
-
-    Files above LARGE_BYTES are fetched only where `large`, except the one called `named`. The copy is in
-    RAYCASE_CACHE (~/.cache/raycase) under a hash of the URI and its listing, so that another model at the same URI is
-    another copy; of a commit on the Hugging Face hub it is the hub's own. Raises RequestError where there is no model,
-    or it cannot be read.
-    """
-    if PINNED.fullmatch(uri):
-        return check_no_pointers(snapshot(uri, large=large, named=named))
+def fetch(uri: str, *, large: bool = False, named: str = "") -> Path:
+    """A copy on this machine of the folder at a URI, which its processes share, or a folder that is here; of remote
+    files above LARGE_BYTES only the one called `named`, unless `large`. The copy is in RAYCASE_CACHE (~/.cache/raycase)
+    under a hash of the URI and its listing, so that another model at the same URI is another copy; of a commit on the
+    Hugging Face hub it is the hub's own."""
+    if not is_remote(uri):
+        return check_no_pointers(Path(locate(uri).path))
+    if pinned := PINNED.fullmatch(uri):
+        with expecting(f"--model: expected a readable model at {uri}", OSError, ValueError):
+            folder = _snapshot(*pinned.groups(), large=large, named=named)
+        return check_no_pointers(folder)
     files = _files(uri)
     cache = Path(os.environ.get("RAYCASE_CACHE", "~/.cache/raycase")).expanduser() / "models"
     folder = cache / fingerprint([uri, sorted(files.items())])[:16]
@@ -100,16 +98,6 @@ def fetch(uri: str, *, large: bool, named: str = "") -> Path:
         with expecting(f"--model: expected a readable folder at {uri}", OSError), ThreadPoolExecutor(4) as pool:
             list(pool.map(lambda name: _fetch_file(uri, name, folder, files[name][0]), missing))
     return folder
-
-
-def folder_here(folder: str, named: str) -> Path:
-    """A model folder on this machine, without its large files except `named`; fetched if it is on object storage.
-
-    Raises RequestError as `check_no_pointers`.
-    """
-    if is_remote(folder):
-        return fetch(folder, large=False, named=named)
-    return check_no_pointers(Path(locate(folder).path))
 
 
 def check_no_pointers(folder: Path) -> Path:
@@ -166,9 +154,7 @@ def _is_read(name: str, files: Mapping[str, object]) -> bool:
 
 @cache
 def pinned_uri(model: str, file: str) -> str | None:
-    """`hf://owner/name@commit` of a Hugging Face id whose repository has this file; None where it has not, where there
-    is no such repository, or where the cache lacks it, offline. A cache with an encoder's files decides nothing: a
-    repository may have both. Raises RequestError as `file_of`."""
+    """`hf://owner/name@commit` of a Hugging Face id whose repository has this file, by `file_of`, else None."""
     name, _, revision = model.partition("@")
     if not HUB_ID.fullmatch(model) or Path(model).exists():
         return None
@@ -177,11 +163,8 @@ def pinned_uri(model: str, file: str) -> str | None:
 
 
 def file_of(name: str, file: str, revision: str | None, *, sure: bool = False) -> Path | None:
-    """A file of a repository, in the hub's cache of this machine; None where the repository has none.
-
-    A hub that fails to answer is no answer. Offline, what the cache lacks counts as none, but where `sure`: there the
-    cache has to say so (`_is_known_to_lack`). Raises RequestError where it is not known.
-    """
+    """A file of a repository, in the hub's cache of this machine; None where the repository has none, or, offline and
+    not `sure`, the cache. Raises RequestError where it is not known, as where the hub fails to answer."""
     offline, is_commit = hub.is_offline_mode(), bool(revision and COMMIT.fullmatch(revision))
     lacks = _is_known_to_lack(name, revision, file)
     if lacks and (offline or is_commit):
@@ -212,8 +195,7 @@ def file_of(name: str, file: str, revision: str | None, *, sure: bool = False) -
 
 
 def _is_known_to_lack(name: str, revision: str | None, file: str) -> bool:
-    """Whether the hub's cache knows that a revision has no such file: by the marker of an earlier failed request, or
-    by a listing of all its files."""
+    """Whether the hub's cache has the mark of a failed request for a file, or a listing of all files without it."""
     with suppress(Exception):  # no name of a repository, no listing, or a hub's library that is older than these
         if hub.try_to_load_from_cache(name, file, revision=revision) is hub._CACHED_NO_EXIST:
             return True
@@ -227,19 +209,13 @@ def dataset_of(uri: str) -> str | None:
     return match and match[1]
 
 
-def snapshot(uri: str, *, large: bool, named: str = "") -> Path:
-    """The folder behind a URI of `pinned_uri`, or a subfolder of it, on this machine: settings and vocabularies, the
-    file called `named`, and where `large` the weights. Raises RequestError where it cannot be fetched."""
-    match = PINNED.fullmatch(uri)
-    assert match is not None
-    name, commit, inside = match.groups()
+def _snapshot(name: str, commit: str, inside: str | None, *, large: bool, named: str) -> Path:
+    """A repository, or a folder inside it, in the hub's cache: settings and vocabularies, the file called `named`, and
+    where `large` the weights."""
     below = f"{inside}/" if inside else ""
     patterns = [f"{below}*.{ending}" for ending in ENDINGS if large or ending != WEIGHTS]
     patterns += [f"{below}{file}" for file in (*MODULE_WEIGHTS, *([named] if named else []))]
-    with expecting(f"--model: expected a readable model at {uri}", OSError, ValueError):
-        folder = hub.snapshot_download(name, revision=commit, allow_patterns=patterns)
-        if large and not any(Path(folder, inside or "").glob(f"*.{WEIGHTS}")):
-            folder = hub.snapshot_download(
-                name, revision=commit, allow_patterns=[*patterns, f"{below}pytorch_model*.bin"]
-            )
-    return Path(folder) / (inside or "")
+    folder = hub.snapshot_download(name, revision=commit, allow_patterns=patterns)
+    if large and not any(Path(folder, below).glob(f"*.{WEIGHTS}")):
+        hub.snapshot_download(name, revision=commit, allow_patterns=[*patterns, f"{below}pytorch_model*.bin"])
+    return Path(folder, below)

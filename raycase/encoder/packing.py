@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,11 +18,8 @@ from raycase.io.ragged import Ragged
 def token_budget_batches(
     lengths: Sequence[int] | np.ndarray, budget: int, *, equal: bool = False
 ) -> Iterator[np.ndarray]:
-    """Cut sequences, longest first, into batches of at most `budget` tokens, padding included.
-
-    Yields arrays of indexes; each sequence is in one of them. A sequence above the budget is a batch of its own. equal:
-    those of a batch have one length.
-    """
+    """Cut sequences, longest first, into batches by index of at most `budget` tokens, padding included, or of one
+    sequence. equal: those of a batch have one length."""
     sizes = np.asarray(lengths, dtype=np.int64)
     order = np.argsort(-sizes, stable=True)
     start = 0
@@ -44,18 +42,16 @@ Padded = Callable[[np.ndarray], np.ndarray]  # tokens -> the lengths of the rows
 class Row:
     """Tokens that go through the encoder as one row: sequences in a prefix tree, or one after the other.
 
-    ids (T,) and position (T,); token i attends to the tokens j with `first[j] <= i < end[j]`. In a tree, laid out
-    depth-first, `first[j]` is j itself and `end[j]` the end of its subtree; without sharing, they are the first token
-    and the end of the sequence. sequences (n,): index of those in this row; paths: for each, the index of its tokens in
-    the row.
+    Token i attends to the tokens j with `first[j] <= i < end[j]`. In a tree, laid out depth-first, `first[j]` is j and
+    `end[j]` the end of its subtree; without sharing, they are the first token and the end of the sequence.
     """
 
-    ids: np.ndarray
+    ids: np.ndarray  # (T,), as `position`, `first` and `end`
     position: np.ndarray
     first: np.ndarray
     end: np.ndarray
-    sequences: np.ndarray
-    paths: Ragged
+    sequences: np.ndarray  # index of each sequence in this row
+    paths: Ragged  # of each, the index of its tokens in the row
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -72,9 +68,8 @@ class Row:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cut:
-    """A row of a tree before it is laid out: sequences [start, stop) in sorted order, its tokens, its depth."""
+class Cut(NamedTuple):
+    """A row before it is laid out: sequences [start, stop) in sorted order, its tokens, the longest sequence."""
 
     start: int
     stop: int
@@ -85,14 +80,11 @@ class Cut:
 @dataclass(frozen=True, kw_only=True)
 class Forest:
     """Sequences to lay out in rows: sorted, so that each shares its longest prefix with a neighbour; where tokens see
-    those behind them, nothing is shared, and they stay in their order.
-
-    order (N,): index of each before sorting; shared (N,): leading tokens in common with the one before.
-    """
+    those behind them, nothing is shared, and they stay in their order."""
 
     sequences: Ragged
-    order: np.ndarray
-    shared: np.ndarray
+    order: np.ndarray  # (N,) index of each before sorting
+    shared: np.ndarray  # (N,) leading tokens in common with the one before
     causal: bool = True
 
     @classmethod
@@ -108,12 +100,9 @@ class Forest:
         return cls(sequences=ordered, order=order, shared=_shared_with_previous(ordered))
 
     def cuts(self, budget: int, padded: Padded) -> list[Cut]:
-        """Cut the sequences into rows of at most `budget` tokens.
-
-        A row is cut where the tokens that fill it up, those that the next row has to repeat, and what any row costs,
-        are the smallest part of it. A sequence above the budget may have up to half of it beside it, so that it stays
-        together with those that share it.
-        """
+        """Cut the sequences into rows of at most `budget` tokens, each where the tokens that fill it up, those that the
+        next row has to repeat, and what any row costs, are the smallest part of it. A sequence above the budget may
+        have up to half of it beside it, so that it stays together with those that share it."""
         lengths = self.sequences.counts
         total = np.cumsum(lengths - self.shared)
         repeated = np.append(self.shared[1:], 0)  # by the next row, of a row whose last sequence this is
@@ -127,14 +116,12 @@ class Forest:
             tokens = total[start:end] - before
             waste = padded(tokens) - tokens + repeated[start:end] + ROW_COST
             stop = end - int(np.argmin((waste / tokens)[::-1]))
-            deepest = int(lengths[start:stop].max())
-            found.append(Cut(start=start, stop=stop, tokens=int(tokens[stop - start - 1]), deepest=deepest))
+            found.append(Cut(start, stop, int(tokens[stop - start - 1]), int(lengths[start:stop].max())))
             start = stop
         return found
 
     def lay(self, cut: Cut) -> Row:
-        """The row of a cut, depth-first: a token's position is its depth; it attends to its ancestors and itself, or to
-        its whole sequence."""
+        """The row of a cut; a token's position is its depth."""
         members = np.arange(cut.start, cut.stop)
         lengths, shared = self.sequences.counts[members], self.shared[members].copy()
         shared[0] = 0  # the row begins with a whole sequence
@@ -160,8 +147,7 @@ class Forest:
 
 
 def _paths(lengths: np.ndarray, shared: np.ndarray, starts: np.ndarray) -> Ragged:
-    """Index in the row of each sequence's tokens: its own from `starts` on; one that it shares is the latest at its
-    depth."""
+    """Index in the row of each sequence's tokens: its own from `starts` on; a shared one is the latest at its depth."""
     before, parts = np.full(int(lengths.max()), -1), []
     for k in range(0, len(lengths), AT_ONCE):  # so that a long one costs its neighbours alone
         length, prefix, start = (a[k : k + AT_ONCE, None] for a in (lengths, shared, starts))
@@ -192,10 +178,7 @@ STEP = 128  # FlexAttention's blocks, of either size, in a row
 
 
 def row_lengths(budget: int) -> list[int]:
-    """The lengths of rows for FlexAttention, at most six, longest first: each is compiled once.
-
-    Rows are filled up to the longest, which is the budget, and what is left is cut into shorter ones.
-    """
+    """The lengths of rows for FlexAttention, which is compiled for each: at most six, first the longest, the budget."""
     return sorted({-(-(budget >> shift) // STEP) * STEP for shift in (0, 1, 2, 3, 4, 6)} - {0}, reverse=True)
 
 

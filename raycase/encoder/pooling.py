@@ -31,21 +31,14 @@ OVER_A_SPAN = (Pooling.MEAN, *LATENT_POOLINGS)  # the other poolings read one to
 
 
 def pool_mean(hidden_BTD: Tensor, span_BT: Tensor) -> Tensor:
-    """Average the hidden states of the text tokens: (B, T, D), (B, T) bool -> (B, D) fp32.
-
-    The instruction acts through attention only, so its tokens are not averaged (CASE, section 3.1).
-    The vector of a row without a text token is NaN.
-    """
+    """Average the hidden states of the text tokens: (B, T, D), (B, T) bool -> (B, D) fp32, NaN without such a token."""
     return (hidden_BTD.float() * span_BT.unsqueeze(-1)).sum(1) / span_BT.sum(1, keepdim=True)
 
 
 def pooled_spans(
     pooling: Pooling, start_B: np.ndarray, end_B: np.ndarray, lengths_B: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The tokens that a pooling averages, [first, stop) of each sequence; [start, end) are the tokens of the text.
-
-    Pooling the last token (the end token, if there is one) or [CLS] is the mean over a span of one token.
-    """
+    """The tokens that a pooling averages, [first, stop) of each sequence; [start, end) are the tokens of the text."""
     match pooling:
         case Pooling.LAST:
             return lengths_B - 1, lengths_B

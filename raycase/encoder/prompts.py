@@ -41,10 +41,7 @@ BUILT_IN = (*INSTRUCTIONS, *PATTERNS)
 
 
 def parse_views(prompt: str) -> list[tuple[PromptStyle, TokenSpan | None]]:
-    """The views of `a+b`: the style of each, and the span that a concatenation pools (`concat-sc:sentence`), or None.
-
-    Raises RequestError for an unknown style or span, and for a repeated view.
-    """
+    """The views of `a+b`: the style of each, and the span that it pools (`concat-sc:sentence`), or None."""
     views: list[tuple[PromptStyle, TokenSpan | None]] = []
     for view in prompt.split("+"):
         style, colon, span = view.partition(":")
@@ -63,10 +60,7 @@ def parse_views(prompt: str) -> list[tuple[PromptStyle, TokenSpan | None]]:
 
 
 class PooledPart(StrEnum):
-    """Which tokens of a prompt of one's own are pooled.
-
-    `last` is the pooling of that name; the others say what the poolings mean and latent average.
-    """
+    """Which tokens of a prompt of one's own are pooled: by `last` the last, else those that mean and latent average."""
 
     LAST = "last"  # of the whole prompt, and so the end token, if there is one
     CONDITION = "condition"
@@ -76,32 +70,28 @@ class PooledPart(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class OwnPrompt:
-    """A prompt of one's own: the templates of the view `template`, and which of its tokens are pooled.
+    """A prompt of one's own: the templates of the view `template`, and which of its tokens are pooled."""
 
-    template: a text with {sentence} and {condition} once each. base_template: that of the base (eq. 1), with
-    {condition} once; None where nothing can be subtracted. Other braces are text. pool: None where the encoder's
-    pooling leaves no choice. Raises RequestError for templates without these places.
-    """
-
-    template: str
-    base_template: str | None = None
-    pool: PooledPart | None = None
+    template: str  # with {sentence} and {condition} once each; other braces are text
+    base_template: str | None = None  # of the base (eq. 1), with {condition} once; None: nothing can be subtracted
+    pool: PooledPart | None = None  # None where the encoder's pooling leaves no choice
 
     def __post_init__(self) -> None:
-        _check_places("template", self.template, "{sentence} and {condition} once each", sentences=1)
-        if self.base_template is not None:
-            _check_places("base_template", self.base_template, "{condition} once and no {sentence}", sentences=0)
+        for name, sentences, expected in (
+            ("template", 1, "{sentence} and {condition} once each"),
+            ("base_template", 0, "{condition} once and no {sentence}"),
+        ):
+            text = getattr(self, name)
+            if text is None:
+                continue
+            if not is_utf8(text) or (text.count("{sentence}"), text.count("{condition}")) != (sentences, 1):
+                raise RequestError(f"{name}: expected {expected}, got {text[:200]!r}")
 
     @property
     def prompts(self) -> PromptSet:
         """The templates, for all that reads prompts."""
         span = TokenSpan(self.pool) if self.pool in list(TokenSpan) else TokenSpan.ALL
         return PromptSet.of(self.template, self.base_template, span)
-
-
-def _check_places(name: str, template: str, expected: str, *, sentences: int) -> None:
-    if not is_utf8(template) or (template.count("{sentence}"), template.count("{condition}")) != (sentences, 1):
-        raise RequestError(f"{name}: expected {expected}, got {template[:200]!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,8 +127,7 @@ class Template:
 
 @dataclass(frozen=True, kw_only=True)
 class PromptSet:
-    """The prompts of a system: of a pair, and of the condition alone (the base, eq. 1; None: there is none to
-    subtract)."""
+    """The prompts of a system: of a pair, and of the condition alone (the base, eq. 1; None: there is none)."""
 
     pair: Template
     base: Template | None
@@ -180,8 +169,7 @@ def prompt_file(prompt: str | Mapping[str, Any] | None) -> str | None:
 
 
 def read_prompt(prompt: str | Mapping[str, Any] | None) -> tuple[str | None, OwnPrompt | None]:
-    """The views of a prompt, joined by +, and the template of one's own among them: from a name, a file, or the
-    contents of one. Raises RequestError."""
+    """The views of a name, a file, or its contents, joined by +, and the template of one's own among them."""
     if prompt is None or (isinstance(prompt, str) and not prompt_file(prompt)):
         if prompt is not None and PromptStyle.TEMPLATE in dict(parse_views(prompt)):
             raise RequestError(f"--prompt: expected a file NAME.json with the template, got {prompt}")

@@ -52,8 +52,7 @@ _NV_EMBED_LATENT = {"num_latents_value": 512, "num_cross_heads": 8, "hidden_dim"
 
 @contextmanager
 def encoder_errors(expected: str) -> Iterator[None]:
-    """Turn what libraries raise for a folder that is no encoder into a RequestError: any exception, for they check
-    little of what its files hold before they use it."""
+    """Turn what libraries raise for a folder that is no encoder, any exception, into a RequestError."""
     try:
         yield
     except RequestError:
@@ -64,8 +63,7 @@ def encoder_errors(expected: str) -> Iterator[None]:
 
 
 def hub_uri(source: str) -> str:
-    """A Hugging Face id as `hf://owner/name@commit`, looked up once per process, so that all its files are from one
-    commit; any other source as it is. Raises RequestError where the hub, or its local cache, has no such encoder."""
+    """A Hugging Face id as `hf://owner/name@commit`, the same one in a process; any other source as it is."""
     if source == PACKAGED or is_remote(source) or Path(source).exists():
         return source
     uri = pinned_uri(source, "config.json")
@@ -79,10 +77,7 @@ _of_hub = cache(fetch)
 
 def weights_folder(source: str, *, large: bool = False) -> str:
     """The encoder's folder on this machine: a package's, a local one, or the copy of one on object storage or the
-    Hugging Face hub, without its large files unless `large`.
-
-    Raises RequestError where there is none, and for a pointer of Git LFS in place of a file.
-    """
+    Hugging Face hub, without its large files unless `large`."""
     uri = hub_uri(source)
     if is_remote(uri):
         return str(_of_hub(uri, large=large) if uri != source else fetch(uri, large=large))
@@ -96,8 +91,7 @@ def weights_folder(source: str, *, large: bool = False) -> str:
             return str(_of_hub(PUBLISHED, large=large))
     folder = Path(spec.origin).parent / "model"
     for file in (folder / name for name in PUBLISHED_SHA256 if large):
-        status = file.stat()
-        if _sha256_once(file, status.st_size, status.st_mtime_ns) != PUBLISHED_SHA256[file.name]:
+        if _sha256(file) != PUBLISHED_SHA256[file.name]:
             raise RequestError(
                 f"--model: expected {file} as {PUBLISHED} has it, got another; install the package again"
             )
@@ -118,8 +112,7 @@ def load_config(source: str) -> Any:
 
 
 def library_config(source: str) -> PretrainedConfig:
-    """The encoder's configuration by transformers, without its weights. Raises RequestError where there is none,
-    and for an adapter, which transformers would add to weights from elsewhere."""
+    """The encoder's configuration by transformers, but for an adapter, which it would add to weights from elsewhere."""
     folder = weights_folder(source)
     if (Path(folder) / ADAPTER).is_file():
         raise RequestError(
@@ -159,23 +152,22 @@ def weights_identity(source: str) -> str:
     found = {file for pattern in patterns for file in folder.glob(pattern) if file.is_file()}
     digest = hashlib.sha256()
     for file in files + sorted(file for file in found if file.name not in IDENTIFYING):
-        status = file.stat()
-        digest.update(f"{file.name} {_sha256_once(file, status.st_size, status.st_mtime_ns)}\n".encode())
+        digest.update(f"{file.name} {_sha256(file)}\n".encode())
     return f"sha256:{digest.hexdigest()}"
 
 
-@cache
-def _sha256_once(file: Path, size: int, changed: int) -> str:
+_sha256_once = cache(lambda file, size, changed: sha256_of_file(file))
+
+
+def _sha256(file: Path) -> str:
     """sha256 of a file, which is read once per process and again after it changed."""
-    return sha256_of_file(file)
+    status = file.stat()
+    return str(_sha256_once(file, status.st_size, status.st_mtime_ns))
 
 
 @lru_cache(maxsize=8)
 def load_tokenizer(spec: EncoderSpec) -> PromptTokenizer:
-    """The fast tokenizer of a row, without its saved padding and truncation; special tokens in a text are text.
-
-    Loaded once per process. Raises RequestError where there is none, and where it lacks the end token.
-    """
+    """The fast tokenizer of a row, without its saved padding and truncation; special tokens in a text are text."""
     config, file = load_config(spec.source), Path(weights_folder(spec.source)) / TOKENIZER_FILE
     shipped = is_shipped(spec.source)
     fast: Tokenizer = Tokenizer.from_file(str(file)) if shipped else published_tokenizer(spec.source).backend_tokenizer
@@ -197,11 +189,7 @@ def load_tokenizer(spec: EncoderSpec) -> PromptTokenizer:
 
 
 def published_tokenizer(source: str) -> Any:
-    """The tokenizer as transformers loads it.
-
-    Raises RequestError where there is none, or none without Python code (`tokenizer.json`), and where it has no
-    vocabulary, as transformers makes one where files are missing.
-    """
+    """The fast tokenizer as transformers loads it, which makes one without a vocabulary where files are missing."""
     from transformers import AutoTokenizer
 
     with encoder_errors(f"a readable fast tokenizer at {source}"):
@@ -213,10 +201,8 @@ def published_tokenizer(source: str) -> Any:
 
 
 def _hide_special(tokenizer: Tokenizer) -> None:
-    """Rename the special tokens among the entries of a Unigram model (XLM-R), which would match them in a text.
-
-    No text matches a name with a space. Ids, and the special tokens around the text, do not change.
-    """
+    """Rename the special tokens among the entries of a Unigram model (XLM-R), which would match them in a text, as no
+    text does a name with a space."""
     if not isinstance(tokenizer.model, models.Unigram):
         return
     model = json.loads(tokenizer.to_str())["model"]

@@ -17,18 +17,13 @@ NORMALIZE, BY_LIBRARY = "normalize", "modules.json"  # steps of `Published`
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """What sentence-transformers saved with an encoder: how a text becomes f(s) (`raycase.encoder.library_files`).
+    """What sentence-transformers saved with an encoder: how a text becomes f(s) (`raycase.encoder.choices`)."""
 
-    pooling: over all tokens. after: what follows it, nothing or `NORMALIZE`; anything else: the library's own modules
-    pool and do what follows, by its files beside the weights. dim: the dimension of f(s). prompt: the text before each
-    sentence. skip: the number of its first tokens that the library's pooling leaves out.
-    """
-
-    pooling: Annotated[tuple[Pooling, ...], MinLen(1)]
-    after: tuple[str, ...]
-    dim: Annotated[int, Ge(1)]
-    prompt: str = ""
-    skip: Annotated[int, Ge(0)] = 0
+    pooling: Annotated[tuple[Pooling, ...], MinLen(1)]  # over all tokens
+    after: tuple[str, ...]  # what follows: nothing or `NORMALIZE`; else the library's own modules pool and follow
+    dim: Annotated[int, Ge(1)]  # of f(s)
+    prompt: str = ""  # before each sentence
+    skip: Annotated[int, Ge(0)] = 0  # of its first tokens, which the library's pooling leaves out
 
     @property
     def by_library(self) -> bool:
@@ -65,8 +60,7 @@ class EncoderSpec:
         return {"prompt": self.prompt, "pooling": self.pooling[0], "own": self.own if self.reads_own else None}
 
     def as_json(self) -> dict[str, Any]:
-        """The row for `read_spec` and fingerprints. It has `own` only where a view reads it, and what versions after
-        0.2 added only where it is used, so that other rows are as they were before."""
+        """The row for `read_spec` and fingerprints; what versions after 0.2 added has only a row that uses it."""
         unused = {"own"} if not self.reads_own else set()
         unused |= {name for name in ("published", "lower_case") if not getattr(self, name)}
         return {k: v for k, v in asdict(self).items() if k not in unused}
@@ -85,7 +79,7 @@ HERE = "./"  # prefix of a path inside a model folder; by itself the folder
 
 
 def read_spec(row: Any) -> EncoderSpec:
-    """The opposite of `EncoderSpec.as_json` and JSON. Raises ValueError for anything else, as an unknown prompt."""
+    """The opposite of `EncoderSpec.as_json`. Raises ValueError for anything else, as an unknown prompt."""
     if isinstance(row, dict):  # of version 0.2: no adapter beside the encoder
         row = {name: value for name, value in row.items() if (name, value) != ("adapter", None)}
     spec = from_json(EncoderSpec, row)

@@ -1,5 +1,4 @@
-"""Tokenised prompts: one (`Tokens`), many (`TokenBatch`), and those of pairs (`Prepared`), which go to the encoder as
-bytes; the work of encoding them.
+"""Tokenised prompts: one (`Tokens`), many (`TokenBatch`), and those of pairs (`Prepared`); the work of encoding them.
 
 Shapes: N prompts or pairs, M distinct pairs, V views.
 """
@@ -24,38 +23,29 @@ NEVER = int(np.iinfo(np.int32).max)  # place of a token that does not come; devi
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens:
-    """One tokenised prompt: ids, the pooled tokens [start, end), whether it was truncated, whether the encoder knows no
-    token of its sentence (`PromptTokenizer.is_unknown`), or why it was refused.
-
-    second: the first token of type 1 (a segment id: that of a pair's second text); NEVER: every token is of type 0.
-    """
+    """One tokenised prompt."""
 
     ids: list[int]
-    start: int
+    start: int  # the pooled tokens are [start, end)
     end: int
     truncated: bool = False
-    unknown: bool = False
+    unknown: bool = False  # the encoder knows no token of its sentence (`PromptTokenizer.is_unknown`)
     refused: Reason | None = None
-    second: int = NEVER
+    second: int = NEVER  # the first token of type 1, a segment id: that of a pair's second text
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenBatch:
-    """N tokenised prompts.
+    """N tokenised prompts."""
 
-    sequences: their ids; start, end (N, V): the pooled tokens [start, end) of each view; truncated, unknown (N,) bool;
-    refused (N,): index in `REASONS`, or -1; second (N,): as in `Tokens`, None where every token is of type 0; shared
-    (N,): equal for prompts of the same ids, which are encoded once and pooled each, None: every prompt is encoded.
-    """
-
-    sequences: Ragged
-    start: np.ndarray
+    sequences: Ragged  # their ids
+    start: np.ndarray  # (N, V), as `end`: the pooled tokens of each view
     end: np.ndarray
-    truncated: np.ndarray
+    truncated: np.ndarray  # (N,) bool, as `unknown`
     unknown: np.ndarray
-    refused: np.ndarray
-    second: np.ndarray | None = None
-    shared: np.ndarray | None = None
+    refused: np.ndarray  # (N,) index in `REASONS`, or -1
+    second: np.ndarray | None = None  # (N,) as in `Tokens`; None: every token is of type 0
+    shared: np.ndarray | None = None  # (N,) equal for prompts of the same ids, which are encoded once and pooled each
 
     @classmethod
     def of(cls, *views: Sequence[Tokens]) -> TokenBatch:
@@ -98,7 +88,7 @@ class TokenBatch:
         return cls(sequences=Ragged.concat([first.sequences, second.sequences]), **columns)
 
     def encoded_once(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """Those of `rows` that are encoded, and which of them each row's prompt is; None: its own."""
+        """Those of `rows` that are encoded, and which of them is each row's; None: its own."""
         if self.shared is None:
             return rows, None
         _, first, of_row = np.unique(self.shared[rows], return_index=True, return_inverse=True)
@@ -115,16 +105,11 @@ class TokenBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """N tokenised pairs; each distinct text and pair is held once.
+    """N tokenised pairs; each distinct text and pair is held once, in any number of prompts."""
 
-    rows (N,): index of each pair among the M distinct pairs; conditions: the distinct conditions, None without
-    conditions; sentence, condition (M,): index among the distinct sentences and conditions. A system has any number of
-    prompts: of the distinct pairs, of the sentences alone, and of the conditions alone.
-    """
-
-    rows: np.ndarray
-    conditions: list[str] | None
-    sentence: np.ndarray
+    rows: np.ndarray  # (N,) index of each pair among the M distinct pairs
+    conditions: list[str] | None  # the distinct ones
+    sentence: np.ndarray  # (M,) index among the distinct sentences
     condition: np.ndarray
     of_pairs: list[TokenBatch]
     of_sentences: list[TokenBatch]
@@ -200,12 +185,11 @@ class Prepared:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """Tokens of some prompts: `tokens` as if each were encoded alone; processed: after sharing prefixes; computed:
-    padding included."""
+    """Tokens of some prompts."""
 
-    tokens: int = 0
-    processed: int = 0
-    computed: int = 0
+    tokens: int = 0  # as if each were encoded alone
+    processed: int = 0  # after sharing prefixes
+    computed: int = 0  # padding included
 
     def __add__(self, other: Work) -> Work:
         return Work(**{name: count + getattr(other, name) for name, count in vars(self).items()})

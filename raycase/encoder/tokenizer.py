@@ -1,5 +1,4 @@
-"""Complete prompts, and several texts in one sequence -> token ids, truncated to what the encoder reads, and the pooled
-tokens."""
+"""Complete prompts, and several texts in one sequence -> token ids that the encoder reads, and the pooled ones."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,17 +17,13 @@ MOST_CHARACTERS = 2**23  # of a text: a tokenizer takes a minute and 7 GB for si
 
 @dataclass(kw_only=True)
 class PromptTokenizer:
-    """Prompts -> token ids and pooled tokens, with the end token and the maximum length of the encoder.
-
-    rows: of the encoder's weights for tokens; a prompt with a token above them is refused (`known`).
-    space_too: tokens of white space alone before a pooled text are pooled with it, as NV-Embed's authors count.
-    """
+    """Prompts -> token ids and pooled tokens, with the end token and the maximum length of the encoder."""
 
     tokenizer: Tokenizer
     max_tokens: int
-    rows: int = NEVER
+    rows: int = NEVER  # of the encoder's weights for tokens
     end_token: str | None = None
-    space_too: bool = False
+    space_too: bool = False  # tokens of white space before a pooled text are pooled with it, as NV-Embed's authors do
 
     def __post_init__(self) -> None:
         self.end_id = None if self.end_token is None else self.tokenizer.token_to_id(self.end_token)
@@ -54,8 +49,7 @@ class PromptTokenizer:
         return max(ids, default=0) < self.rows
 
     def is_unknown(self, ids: Sequence[int]) -> bool:
-        """Whether these tokens of a text all stand for what the vocabulary lacks, or are a tokenizer's
-        blanks: its vector then states nothing of the text. Never of a tokenizer without such a token."""
+        """Whether these tokens of a text all stand for what the vocabulary lacks, or are a tokenizer's blanks."""
         return self.unknown_id in ids and {*ids} <= {self.unknown_id, self.tokenizer.token_to_id("\u2581")}
 
     def parts(self, texts: Sequence[str]) -> list[list[int]]:
@@ -64,21 +58,15 @@ class PromptTokenizer:
         return [e.ids for e in self.tokenizer.encode_batch(texts, add_special_tokens=False)]
 
     def pairs(self, templates: Sequence[Template], pairs: Sequence[tuple[str, str]]) -> TokenBatch:
-        """Tokenise the prompts of (sentence, condition) pairs; one view for each template.
-
-        The templates share one pattern and differ in what they pool.
-        """
+        """Tokenise the prompts of (sentence, condition) pairs; one view for each template, all of one pattern."""
         short = {text: self._shortened(text) for text in dict.fromkeys(text for pair in pairs for text in pair)}
         prompts = [[template.render(short[s], short[c]) for template in templates] for s, c in pairs]
         tokens = self.views(prompts)
         return TokenBatch.of(*([views[i] for views in tokens] for i in range(len(templates))))
 
     def _shortened(self, text: str) -> str:
-        """A very long text without its end, so that its prompts are tokenised as quickly as others.
-
-        It keeps twice as many tokens as a prompt may have: what is cut off is never a prompt's, nor decides what its
-        tokens are.
-        """
+        """A very long text without its end, to be tokenised as fast as others. It keeps twice as many tokens as
+        a prompt may have, so that what is cut off decides none of them."""
         if not LONG_TEXT * self.max_tokens < len(text) <= MOST_CHARACTERS:
             return text
         text, kept = text.strip(), 2 * self.max_tokens
@@ -87,11 +75,8 @@ class PromptTokenizer:
         return text if head[-1:].isspace() else head  # a prompt strips it
 
     def views(self, prompts: Sequence[Sequence[Rendered]]) -> list[list[Tokens]]:
-        """Tokenise complete prompts and find the pooled tokens. The views of a prompt have the same text, and may pool
-        any part of it.
-
-        A prompt above `max_tokens` loses tokens from the end of the sentence, never of the condition or the template.
-        """
+        """Tokenise complete prompts, whose views have one text, and find the pooled tokens. One above `max_tokens`
+        loses tokens from the end of the sentence, never of the condition or the template."""
         texts = [prompt.text for prompt, *_ in prompts]
         encodings = iter(self.tokenizer.encode_batch([text for text in texts if len(text) <= MOST_CHARACTERS]))
         return [
@@ -156,15 +141,12 @@ def token_span(encoding: Encoding, start: int, end: int) -> tuple[int, int]:
 
 
 # Special tokens before the first text, between two, and after the last; how many of those between the first two texts
-# have type 0, as all before them have; every token after these has type 1. None: all tokens have type 0.
+# have type 0, as all before them; those behind have type 1. None: all tokens have type 0.
 Frame = tuple[list[int], list[int], list[int], int | None]
 
 
 def frame(tokenize: PromptTokenizer) -> Frame:
-    """What stands around and between texts. Raises RequestError where nothing ends a text, and for other types.
-
-    A tokenizer that puts nothing between two texts does not tell them apart: each is then followed by what ends a text.
-    """
+    """What stands around and between texts: what ends a text where the tokenizer puts nothing between two."""
     head, tail = tokenize.special_tokens
     pair = tokenize.tokenizer.encode("a", "b")
     texts, types = pair.sequence_ids, pair.type_ids  # texts: 0, 1, or None of special tokens
@@ -184,13 +166,9 @@ def separated(
 ) -> TokenBatch:
     """A sequence for each row of texts, with what the encoder's tokenizer puts around and between two texts.
 
-    BERT's is [CLS] a [SEP] b [SEP], where b and its [SEP] have type 1; RoBERTa's <s> a </s></s> b </s>, all of type 0.
-    A third text follows the second as the second follows the first, and has its type, for encoders know two:
-    [CLS] a [SEP] b [SEP] c [SEP] with types 0, 1, 1. Each distinct text is tokenised once.
-
-    apart 0: one view that pools every token; apart n: 1 + n views, of [CLS] and of each of the first n texts. Sequences
-    above `max_tokens` lose the ends of their first `shortened` texts, one or two. Raises RequestError for an encoder
-    whose texts cannot be separated.
+    BERT's is [CLS] a [SEP] b [SEP] with types 0, 1, a third text of type 1; RoBERTa's <s> a </s></s> b </s>, all of
+    type 0. apart 0: one view that pools every token; apart n: 1 + n views, of [CLS] and of each of the first n texts.
+    Sequences above `max_tokens` lose the ends of their first `shortened` texts, one or two.
     """
     around = frame(tokenize)
     texts = list(dict.fromkeys(text for row in rows for text in row))
@@ -221,18 +199,12 @@ def _joined(
     if truncated:  # each of two texts gets half of the room, and what the other does not need
         first = room if len(free) == 1 else min(len(free[0]), max(room - room // 2, room - len(free[1])))
         free = [free[0][:first], *(part[: room - first] for part in free[1:])]
-    first_text, *others = [*free, *fixed]
-    ids = [*head, *first_text]
-    ends = [len(ids)]
-    for part in others:
-        ids += [*between, *part]
-        ends.append(len(ids))
+    ids, spans = list(head), list[tuple[int, int]]()
+    for part in [*free, *fixed]:
+        ids += [*(between if spans else ()), *part]
+        spans.append((len(ids) - len(part), len(ids)))
     ids += tail
-    second = NEVER if zeros is None or not others else ends[0] + zeros
-    spans = [(0, len(ids))]
-    if apart:
-        spans = [(0, 1), *((end - len(part), end) for part, end in zip([first_text, *others], ends, strict=True))]
-    return [
-        Tokens(ids=ids, start=a, end=b, truncated=truncated, unknown=any(map(tokenize.is_unknown, free)), second=second)
-        for a, b in spans[: 1 + apart]
-    ]
+    second = NEVER if zeros is None or len(spans) == 1 else spans[0][1] + zeros
+    views = [(0, 1), *spans[:apart]] if apart else [(0, len(ids))]
+    unknown = any(map(tokenize.is_unknown, free))
+    return [Tokens(ids=ids, start=a, end=b, truncated=truncated, unknown=unknown, second=second) for a, b in views]

@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 import torch
 from scipy.linalg import orthogonal_procrustes
 
-from raycase.encoder.words import Word
 from raycase.errors import RequestError, needs_package
 from raycase.explore.facets import find_clusters, score_words
 from raycase.index.answers import looked_at
@@ -25,6 +24,7 @@ from raycase.index.index import Index
 from raycase.index.lance_files import offsets_of
 from raycase.index.topk import nearest_others
 from raycase.io.schema import CONDITION, ID
+from raycase.tokens.words import Word
 
 FACET_WORDS = 5
 NEAR = 14  # neighbours of a row by which it is placed: with itself 15, UMAP's default

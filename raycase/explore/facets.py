@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from raycase.encoder.words import Word, content
 from raycase.errors import MOST_LABEL, RequestError, check_problems, needs_package, visible
 from raycase.index.index import LEAST_STATED, WITH_STATED, Index, text_column, weigh_answers, why_unweighed
 from raycase.index.lance_files import lance_errors
@@ -26,6 +25,7 @@ from raycase.index.rows import BATCH_ROWS
 from raycase.index.topk import Block, Blocks, parts
 from raycase.io.schema import CONDITION, ID, TEXT
 from raycase.io.vectors import l2_normalize
+from raycase.tokens.words import Word, content
 
 FITTED = 10_000  # rows on which k-means is fitted; every row is assigned, whatever their number
 PER_CLUSTER = 40  # rows of each cluster that are fitted at least, on average

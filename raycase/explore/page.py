@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from raycase.encoder.words import Word
 from raycase.explore.condition_map import ConditionMap
+from raycase.tokens.words import Word
 
 MOST_CHARACTERS = 300  # of a text or an id; the rest is cut off
 STEPS = 2**16 - 1  # from one edge of the map to the other

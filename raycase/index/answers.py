@@ -20,7 +20,7 @@ from raycase.io.schema import CONDITION, RANK, SCORE
 if TYPE_CHECKING:
     from lance import LanceDataset
 
-    from raycase.encoder.words import Word
+    from raycase.tokens.words import Word
 
 # names of columns; `raycase.io.schema.RESERVED_COLUMNS` and `OF_ANSWERS` keep them off the input's
 QUERY, ASKED = "query", "asked"
@@ -97,7 +97,7 @@ def distinct_answers(
 
 def looked_at(text: str, words: Iterable[Word]) -> list[Word]:
     """The fewest words that hold half of the weight of all but English function words, in the order of the text."""
-    from raycase.encoder.words import content  # with the tokenizers, which building an index needs not
+    from raycase.tokens.words import content  # with the tokenizers, which building an index needs not
 
     words = [word for word in words if content(text, word) or not re.search(r"\w", text[word.start : word.end])]
     total, held = sum(word.weight for word in words), 0.0

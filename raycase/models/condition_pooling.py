@@ -22,7 +22,6 @@ from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import Template, TokenSpan
 from raycase.encoder.token_batch import Prepared, TokenBatch, Work
-from raycase.encoder.token_states import StateReader, TokenStates, layer_numbers
 from raycase.errors import checks_types, normal_words
 from raycase.heads.condition_head import (
     WEIGHTS,
@@ -39,6 +38,7 @@ from raycase.models.embedder import Embedder, Texts, as_texts, each_condition
 from raycase.models.fine_tuned import starting_encoder
 from raycase.models.pairs import ConditionCache, Encoded, accepted_pairs, check_accepted, encoded, prepare
 from raycase.tokens.basis import TokenBasis
+from raycase.tokens.states import StateReader, TokenStates, layer_numbers
 from raycase.tokens.stored import StoredStates, StoredTokens
 
 ZERO_SHOT_DEPTHS = (1.0,)

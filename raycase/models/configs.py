@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from raycase.encoder.loading import load_encoder
-from raycase.encoder.model_files import MODEL_FILE, folder_here
+from raycase.encoder.model_files import MODEL_FILE, fetch
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import TokenSpan
 from raycase.encoder.sources import described, encoder_errors, load_config, load_tokenizer, weights_identity
@@ -137,7 +137,7 @@ class SystemConfig(ABC):
     @property
     def local(self) -> Path | None:
         """The model folder on this machine, without the encoder's large files; fetched if it is on object storage."""
-        return None if self.folder is None else folder_here(self.folder, self.WEIGHTS)
+        return None if self.folder is None else fetch(self.folder, named=self.WEIGHTS)
 
     def describe(self) -> dict[str, Any]:
         """Everything that determines the output, `weights` by hash or revision. Equal descriptions, equal output."""

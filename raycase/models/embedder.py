@@ -19,12 +19,12 @@ from tqdm import tqdm
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import compile_layers
 from raycase.encoder.token_batch import Prepared
-from raycase.encoder.words import Word, words_of
 from raycase.errors import RequestError, checks_types, is_utf8, normal_words
 from raycase.heads.condition_head import StatedHead
 from raycase.io.locks import Shared, exclusive
 from raycase.io.vectors import l2_normalize
 from raycase.models.pairs import Encoded, check_accepted
+from raycase.tokens.words import Word, words_of
 
 Texts = str | Iterable[str]  # one, or a list, a NumPy array, a pandas series or an Arrow array of them
 SHOWN_AT_ONCE = 1024  # texts between two steps of the progress bar

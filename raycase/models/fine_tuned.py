@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from raycase.encoder.choices import find_encoder, find_unprompted, is_causal, without_weights
 from raycase.encoder.engine import TextEncoder
-from raycase.encoder.library_files import CONFIG, WRITTEN_MODES, write_modules
-from raycase.encoder.loading import best_device, save_encoder, whole_model
+from raycase.encoder.loading import best_device, whole_model
 from raycase.encoder.model_files import INSIDE, MODEL_FILE, is_trained
 from raycase.encoder.pooling import LATENT_POOLINGS, Pooling
 from raycase.encoder.sources import library_config, load_tokenizer, published_tokenizer
@@ -27,7 +26,16 @@ from raycase.errors import RequestError, check_problems
 from raycase.heads.projector import save_weights
 from raycase.io.vectors import pair_cosines
 from raycase.models.embedder import Embedder, LoadedSystem
-from raycase.models.model_folder import ENCODER, EXTRA, move_to_root, remove_model
+from raycase.models.model_folder import (
+    CONFIG,
+    ENCODER,
+    EXTRA,
+    WRITTEN_MODES,
+    move_to_root,
+    remove_model,
+    save_encoder,
+    write_modules,
+)
 from raycase.models.pairs import Encoded, RatedTexts, accepted_pairs, check_accepted, encoded
 
 TRAIN_TOKENS = {"cpu": 512, "cuda": 16384}  # of a padded sub-batch; smaller ones hold less padding

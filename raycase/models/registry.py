@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from raycase.encoder.model_files import DEFAULT_MODEL, INSIDE, MODEL_FILE, SHIPPED, folder_here, is_remote, pinned_uri
+from raycase.encoder.model_files import DEFAULT_MODEL, INSIDE, MODEL_FILE, SHIPPED, fetch, is_remote, pinned_uri
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import OwnPrompt, read_prompt
 from raycase.encoder.table import ENCODERS
@@ -91,7 +91,7 @@ def _find(model: str, choices: dict[str, Any]) -> SystemConfig:
     folder = SHIPPED.get(model) or (model if is_remote(model) else str(Path(model).absolute()))
     if model not in ENCODERS and (on_hub := pinned_uri(model, MODEL_FILE)):
         model = folder = on_hub
-    file = folder_here(folder, MODEL_FILE) / MODEL_FILE
+    file = fetch(folder, named=MODEL_FILE) / MODEL_FILE
     if file.is_file():
         with expecting(f"{file}: expected what training saved", OSError, KeyError, TypeError, ValueError, why=named):
             values = loads(file.read_text(encoding="utf-8"))

@@ -5,8 +5,8 @@ import tiny
 
 import raycase
 from raycase.commands.explain import ExplainFlags, explain
-from raycase.encoder.words import Word
 from raycase.errors import RequestError
+from raycase.tokens.words import Word
 
 TEXTS = ("A woman in a red dress", "{x} <b>café</b> & 😀 [SEP] dogs")
 CONDITIONS = ("color of the dress", "number of <people>")

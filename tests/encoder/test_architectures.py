@@ -13,12 +13,13 @@ from safetensors.torch import load_file, save_file
 
 import raycase
 from raycase.encoder.choices import find_encoder
-from raycase.encoder.loading import load_encoder, save_encoder, whole_model
+from raycase.encoder.loading import load_encoder, whole_model
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.token_batch import TokenBatch, Tokens
-from raycase.encoder.token_states import StateReader
 from raycase.errors import RequestError
+from raycase.models.model_folder import save_encoder
 from raycase.names import PromptStyle
+from raycase.tokens.states import StateReader
 
 TEXTS = [text for text in tiny.SENTENCES if text.strip()]  # from one token to 120, beyond every window
 SHORT = ["A woman in a red dress", "Two people play (with a dog)!", "a"]  # none is cut
@@ -63,17 +64,6 @@ def means(folder, encoder, prompts):
     """The mean state of each prompt, as transformers has it."""
     ids = [each.ids for each in encoder.tokenize.tokenizer.encode_batch(prompts)]
     return np.stack([states[-1].mean(0).numpy() for states in library_states(folder, ids)])
-
-
-@pytest.mark.parametrize("architecture", ["mpnet", "t5"])
-def test_an_architecture_is_saved_as_it_is_loaded(architecture, tmp_path):
-    spec = spec_of(save_random(tmp_path / "model", architecture))
-    tokens = [Tokens(ids=[5, 6, 7, 8], start=0, end=4)]
-    wanted = load_encoder(spec, device="cpu", dtype=torch.float32).pool(tokens)
-    (tmp_path / "saved").mkdir()
-    save_encoder(whole_model(load_encoder(spec, device="cpu", dtype=torch.float32)), spec, tmp_path / "saved")
-    again = load_encoder(replace(spec, source=str(tmp_path / "saved")), device="cpu", dtype=torch.float32)
-    assert np.array_equal(again.pool(tokens), wanted)
 
 
 def test_a_decoder_read_in_both_directions_sees_the_whole_text_and_an_encoder_keeps_its_windows(tmp_path):

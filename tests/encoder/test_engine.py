@@ -133,9 +133,8 @@ def test_layers_with_and_without_a_window():
 
 def test_rows_without_padding_give_what_each_gives_alone():
     rows, plain = encoder(BOTH_WAYS, causal=False, batch_tokens=100)
-    sequences, spans = shared()
-    work = equal(rows, plain, sequences, spans, bidirectional=True)
-    assert work.processed == work.tokens == sum(map(len, sequences))
+    work = equal(rows, plain, *shared(), bidirectional=True)
+    assert work.processed == work.tokens
 
 
 def test_long_prompts_that_share_nothing_are_padded_and_others_share_a_tree():

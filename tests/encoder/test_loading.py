@@ -1,19 +1,89 @@
-"""Weights: in shards, in the target type, and every reason to refuse them."""
+"""From a name or a folder of anybody to an encoder: which it is, its weights, and every reason to refuse them."""
 
+import json
+import os
 import re
 import shutil
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from helpers import change_json
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
 from transformers import AutoModel
 
+from raycase.encoder.choices import find_encoder, find_unprompted
 from raycase.encoder.loading import best_device, bf16_is_faster, load_encoder
+from raycase.encoder.pooling import Pooling
+from raycase.encoder.sources import weights_identity
 from raycase.encoder.table import ENCODERS
+from raycase.encoder.token_batch import Tokens
 from raycase.errors import RequestError
 from raycase.models.fine_tuned import TRAIN_TOKENS, training_options
+from raycase.names import PromptStyle
 from raycase.training.procedure import local_trainer
+
+CHOICES = {"prompt": PromptStyle.CONCAT_SC, "pooling": Pooling.MEAN}
+
+
+def test_an_unknown_encoder_or_pooling_is_refused_with_the_known_ones():
+    with pytest.raises(RequestError, match=r"--model: expected one of .*minilm, .*got 'minilmm'"):
+        find_encoder("minilmm")
+    with pytest.raises(RequestError, match="--pooling: expected one of mean, last for sfr-mistral, got cls"):
+        find_encoder("sfr-mistral", pooling=Pooling.CLS)
+
+
+def test_under_a_prompt_an_encoder_outside_the_table_needs_both(folder_of):
+    folder = str(folder_of("minilm"))
+    for choice in ({}, {"pooling": Pooling.MEAN}):
+        with pytest.raises(RequestError, match="not in the table of encoders; pass --prompt"):
+            find_encoder(folder, **choice)
+    with pytest.raises(RequestError, match=r"not in the table of encoders, .*pass --pooling"):
+        find_encoder(folder, prompt=PromptStyle.COND)
+
+
+@pytest.mark.parametrize(
+    ("name", "causal", "max_tokens"), [("simcse-roberta-large", False, 512), ("qwen3-embedding-0.6b", True, 512)]
+)
+def test_an_encoder_outside_the_table_is_read_from_its_folder(folder_of, copied, tmp_path, name, causal, max_tokens):
+    """Its direction and length; and a tokenizer that says a shorter one is heeded."""
+    spec = find_encoder(str(folder_of(name)), **CHOICES)
+    assert (spec.causal, spec.max_tokens) == (causal, max_tokens)
+    change_json(copied(name) / "tokenizer_config.json", model_max_length=64)
+    assert find_encoder(str(tmp_path / name), **CHOICES).max_tokens == 64
+
+
+@pytest.mark.parametrize(
+    ("files", "change", "said"),
+    [
+        ("config.json", {}, "readable encoder"),
+        ("config.json", {"hidden_size": "x"}, "readable encoder"),
+        ("config.json", {"vocab_size": []}, "readable encoder"),
+        ("tokenizer*", {}, ".*tokenizer.*"),
+    ],
+)
+def test_a_folder_whose_files_are_missing_or_nonsense_is_refused(copied, files, change, said):
+    folder = copied("minilm")
+    for file in folder.glob(files):
+        change_json(file, **change) if change else file.unlink()
+    with pytest.raises(RequestError, match=f"--model: expected a {said} at {folder}, got"):
+        find_encoder(str(folder), **CHOICES)
+
+
+@pytest.mark.parametrize("name", ["vocab.json", "merges.txt"])
+def test_the_identity_of_weights_follows_what_the_tokenizer_is_made_from(copied, name):
+    """Vocabularies beside tokenizer.json, which holds them, do not count."""
+    folder = copied("simcse-roberta-large")
+    beside = weights_identity(str(folder))
+    Tokenizer.from_file(str(folder / "tokenizer.json")).model.save(str(folder))
+    assert weights_identity(str(folder)) == beside
+    (folder / "tokenizer.json").unlink()
+    before = weights_identity(str(folder))
+    with (folder / name).open("a") as file:
+        file.write("\n")
+    assert len({beside, before, weights_identity(str(folder))}) == 3
 
 
 @pytest.mark.parametrize("accelerate", [True, False])
@@ -80,3 +150,69 @@ def test_the_best_device_that_torch_has_is_chosen_once(monkeypatch, capsys, ther
             assert capsys.readouterr().err.count(f"Running on {wanted}, where raycase is not tested: in float32") == 1
     finally:
         best_device.cache_clear()
+
+
+class Evil:
+    def __reduce__(self):
+        return os.mkdir, ("run",)
+
+
+def vectors(folder):
+    spec = find_encoder(str(folder), **CHOICES)
+    return load_encoder(spec, device="cpu", dtype=torch.float32).pool([Tokens(ids=[5, 6, 7], start=0, end=3)])
+
+
+def test_weights_of_pytorch_are_the_same_weights(copied):
+    """As those of SimCSE, which has no others; beside others they are not read."""
+    folder = copied("minilm")
+    weights, pickled = load_file(folder / "model.safetensors"), folder / "pytorch_model.bin"
+    pickled.write_bytes(b"no pickle")
+    wanted, identities = vectors(folder), {weights_identity(str(folder))}
+    (folder / "model.safetensors").unlink()
+    torch.save(weights, pickled)
+    np.testing.assert_array_equal(vectors(folder), wanted)
+    identities |= {weights_identity(str(folder))}
+    torch.save({k: v + 1 for k, v in weights.items()}, pickled)
+    assert len(identities | {weights_identity(str(folder))}) == 3
+
+
+@pytest.mark.parametrize("content", [Evil(), {"embeddings.LayerNorm.bias": Evil()}])
+@pytest.mark.parametrize("named", [False, True])
+def test_what_holds_more_than_tensors_is_refused_and_nothing_runs(content, named, copied, tmp_path, monkeypatch):
+    """Neither where an index of shards names it."""
+    monkeypatch.chdir(tmp_path)
+    folder = copied("minilm")
+    names = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save(content, folder / ("evil.bin" if named else "pytorch_model.bin"))
+    if named:
+        index = {"metadata": {}, "weight_map": dict.fromkeys(names, "evil.bin")}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(RequestError, match="--model: expected readable weights at "):
+        vectors(folder)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
+def test_code_in_the_folder_does_not_run(copied, tmp_path, file):
+    """Neither by `auto_map`, nor by the modules of sentence-transformers."""
+    folder, ran = copied("minilm"), tmp_path / "ran"
+    (folder / "evil.py").write_text(f"open({str(ran)!r}, 'w')\nclass Evil: pass")
+    change_json(folder / file, auto_map=dict.fromkeys(("AutoConfig", "AutoModel", "AutoTokenizer"), "evil.Evil"))
+    load_encoder(find_encoder(str(folder), **CHOICES))
+    kinds = ["sentence_transformers.models.Transformer", "evil.Evil"]
+    modules = [{"idx": n, "name": str(n), "path": "", "type": kind} for n, kind in enumerate(kinds)]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(RequestError, match=r"evil\.Evil"):
+        find_unprompted(str(folder))
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "model.safetensors"])
+def test_a_pointer_of_git_lfs_is_called_one(copied, name):
+    folder = copied("minilm")
+    (folder / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 3\n")
+    with pytest.raises(
+        RequestError, match=rf"^--model: expected the content of .*{name}, got a pointer of Git LFS; run"
+    ):
+        load_encoder(find_encoder(str(folder), **CHOICES))

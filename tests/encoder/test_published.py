@@ -13,12 +13,12 @@ from helpers import Later, change_json
 import raycase
 from raycase.encoder import sources
 from raycase.encoder.choices import find_unprompted
-from raycase.encoder.library_files import LEGACY
-from raycase.encoder.loading import load_encoder, save_encoder, whole_model
+from raycase.encoder.loading import load_encoder, whole_model
 from raycase.encoder.model_files import pinned_uri
 from raycase.encoder.table import read_spec
 from raycase.encoder.token_batch import Tokens
 from raycase.errors import RequestError
+from raycase.models.model_folder import LEGACY, save_encoder
 from raycase.models.registry import resolve
 
 library, modules = Later("sentence_transformers"), Later("sentence_transformers.base.modules")
@@ -26,12 +26,15 @@ pooled = Later("sentence_transformers.sentence_transformer.modules")
 
 TEXTS = ["A woman in a red dress", "Two people play (with a dog)!", "a", "the word " * 60, "NAÏVE Café 100 %"]
 MODES = tuple(LEGACY.values())
+LIBRARY = "sentence_transformers.models"
+TRANSFORMER = {"idx": 0, "name": "0", "path": "", "type": f"{LIBRARY}.Transformer"}
+POOLING = {"idx": 1, "name": "1", "path": "1_Pooling", "type": f"{LIBRARY}.Pooling"}
 
 
-def save(folder, kind="bert", *, pooling="mean", after=(), length=130, lower=False, include=True, **prompts):
+def save(folder, kind="bert", *, pooling="mean", after=(), include=True, **prompts):
     """A tiny model in a folder, as the library of today saves it."""
     save_random(folder, kind)
-    transformer = modules.Transformer(str(folder), max_seq_length=length, do_lower_case=lower)
+    transformer = modules.Transformer(str(folder), max_seq_length=130)
     torch.manual_seed(1)
     parts = [transformer, pooled.Pooling(32, pooling_mode=pooling, include_prompt=include), *after]
     library.SentenceTransformer(modules=parts, device="cpu", **prompts).save(str(folder))
@@ -46,16 +49,13 @@ def put(folder, name, values):
 def legacy(folder, kind="bert", *, pooling=("mean",), length=130, lower=False, others=()):
     """A tiny model in a folder, as the library saved it before version 6."""
     save_random(folder, kind)
-    prefix = "sentence_transformers.models"
-    names = ["Transformer", "Pooling", *others]
-    paths = ["", *(f"{n}_{name}" for n, name in enumerate(names) if n)]
-    listed = enumerate(zip(names, paths, strict=True))
-    modules = [{"idx": n, "name": str(n), "path": p, "type": f"{prefix}.{m}"} for n, (m, p) in listed]
+    modules = [TRANSFORMER, POOLING]
+    for n, name in enumerate(others, 2):
+        modules.append({"idx": n, "name": str(n), "path": f"{n}_{name}", "type": f"{LIBRARY}.{name}"})
+        (folder / f"{n}_{name}").mkdir()
     put(folder, "modules.json", modules)
     flags = {flag: mode in pooling for flag, mode in LEGACY.items()}
     put(folder, "1_Pooling/config.json", {"word_embedding_dimension": 32} | flags)
-    for path in paths[2:]:
-        (folder / path).mkdir()
     if length or lower:
         put(folder, "sentence_bert_config.json", {"max_seq_length": length, "do_lower_case": lower})
     return folder
@@ -177,8 +177,6 @@ def test_a_prompt_takes_the_published_pooling_over_the_text(mode, ours, tmp_path
     assert config.encoder.max_tokens == 20
 
 
-TRANSFORMER = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
-POOLING = {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
 OTHER = {"idx": 2, "name": "2", "path": "2_X", "type": "somebody.Normalize"}
 CROSS_ENCODER = {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
 SPECIAL = {"prompts": {"x": "[SEP] x"}, "default_prompt_name": "x"}

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from raycase.encoder.words import Word
 from raycase.errors import RequestError
 from raycase.explore import facets
 from raycase.explore.facets import CarriedWord, find_clusters, import_sklearn, sample, score_words
 from raycase.io.vectors import l2_normalize
+from raycase.tokens.words import Word
 
 PLANTED = [500, 300, 120, 60, 20]  # rows of each cluster
 

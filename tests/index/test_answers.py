@@ -4,8 +4,8 @@ import io
 
 import pytest
 
-from raycase.encoder.words import Word
 from raycase.index.answers import BOLD, REGULAR, has_styles, in_bold, looked_at
+from raycase.tokens.words import Word
 
 
 def words(text, *weighed):

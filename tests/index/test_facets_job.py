@@ -11,8 +11,8 @@ from indexed import refuse
 
 import raycase
 from raycase.commands.facets import FacetsFlags, facets
-from raycase.encoder import words as module
 from raycase.index.answers import BOLD
+from raycase.tokens import words as module
 
 KINDS = {"dog": "dog " * 9, "dress": "red dress " * 5, "ball": "people play ball " * 3}
 KIND = {i: list(KINDS)[(i >= 30) + (i >= 50)] for i in range(60)}  # 30, 20 and 10 rows

@@ -14,9 +14,9 @@ from storing import indexed
 
 import raycase
 from raycase.commands.search import SearchFlags, print_answers, search
-from raycase.encoder.words import Word
 from raycase.index.answers import BOLD, REGULAR, in_words, looked_at
 from raycase.index.index import Index, weigh_answers
+from raycase.tokens.words import Word
 
 TEXTS = ["A woman in a red dress", "A man in a blue dress", "two dogs"]
 TEXTS += ["  two people <b>play</b> with a dog", "café & {x} 😀 [SEP] a dog"]

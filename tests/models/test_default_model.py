@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 import raycase
 from raycase.commands.train import ConditionPoolingFlags, ProjectorFlags
 from raycase.encoder import sources
-from raycase.encoder.model_files import DEFAULT_MODEL, folder_here
+from raycase.encoder.model_files import DEFAULT_MODEL, fetch
 from raycase.errors import RequestError
 from raycase.heads.condition_head import WEIGHTS
 from raycase.io.vectors import l2_normalize
@@ -39,7 +39,7 @@ SENTENCES = {  # our own; with the answers to the conditions
 def test_it_is_what_is_loaded_without_a_name_wherever_the_package_is():
     config = resolve()
     assert (config.name, config.folder) == (DEFAULT_MODEL, f"package:raycase/models/{DEFAULT_MODEL}")
-    assert config.local == FOLDER == folder_here(config.folder, WEIGHTS)
+    assert config.local == FOLDER == fetch(config.folder, named=WEIGHTS)
     description = config.describe()
     assert description == resolve(str(FOLDER)).describe()
     assert str(ROOT) not in json.dumps(description)

@@ -38,16 +38,14 @@ class Word(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TextWords:
-    """The words of one text: spans (W, 2) of its characters, and the word of each token, word (T,); -1: none."""
+    """The words of one text."""
 
-    spans: np.ndarray
-    word: np.ndarray
+    spans: np.ndarray  # (W, 2) of its characters
+    word: np.ndarray  # (T,) the word of each token; -1: none
 
     def weigh(self, weights_T: np.ndarray) -> list[Word]:
-        """The words with their weights; of a truncated text the words whose tokens are among the first T.
-
-        The weights of white space and punctuation, which belong to no word, are shared among the words.
-        """
+        """The words with their weights, of a truncated text those with one of the first T tokens; the weights of white
+        space and punctuation, which belong to no word, are shared among them."""
         word_T = self.word[: len(weights_T)]
         of_words = word_T >= 0
         weight_W = np.bincount(word_T[of_words], weights_T[: len(word_T)][of_words], minlength=len(self.spans))
@@ -67,7 +65,7 @@ def content(text: str, word: Word) -> str:
 def words_of(tokenize: PromptTokenizer, texts: Sequence[str]) -> list[TextWords]:
     """The words of each text, as the tokenizer's parts and the white space between them cut it."""
     encodings = tokenize.tokenizer.encode_batch([text.strip() for text in texts])
-    return [_words(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
+    return list(map(_words, texts, encodings))
 
 
 def _words(text: str, encoding: Encoding) -> TextWords:
@@ -78,7 +76,8 @@ def _words(text: str, encoding: Encoding) -> TextWords:
     for i in range(*token_span(encoding, 0, len(stripped))):
         first, last = encoding.offsets[i]
         end = spans[-1][1] if spans else -1
-        is_new = encoding.word_ids[i] != part and first >= end and not _continues(stripped, first)
+        number_goes_on = stripped[first - 1 : first].isdecimal() and stripped[first : first + 1].isdecimal()
+        is_new = encoding.word_ids[i] != part and first >= end and not (_is_mark(stripped, first) or number_goes_on)
         if not spans or is_new or any(map(str.isspace, stripped[end : first + 1])):  # which may be in no part
             spans.append([first, last])
         spans[-1][1] = max(spans[-1][1], last)
@@ -90,12 +89,8 @@ def _words(text: str, encoding: Encoding) -> TextWords:
     return TextWords(spans=trimmed[there] + offset, word=number[np.array(word, np.int64)])
 
 
-def _continues(text: str, i: int) -> bool:
-    """Whether the character belongs to the one before: an accent of its own, or a digit of a number."""
-    return _is_mark(text, i) or (text[i - 1 : i].isdecimal() and text[i : i + 1].isdecimal())
-
-
 def _is_mark(text: str, i: int) -> bool:
+    """Whether the character is an accent of the one before."""
     return i < len(text) and unicodedata.category(text[i]).startswith("M")
 
 

@@ -7,7 +7,7 @@ from small import no_signs
 
 from raycase.encoder.prompts import Template, TokenSpan
 from raycase.encoder.tokenizer import PromptTokenizer
-from raycase.encoder.words import words_of
+from raycase.tokens.words import words_of
 
 ONE = Template(pattern="{sentence}", span=TokenSpan.SENTENCE)
 TEXTS = [
