@@ -17,7 +17,7 @@ CHANGES = {  # file -> what is added behind which line
         "class Pooling(StrEnum):\n": '    LAST_WORD = "last-word"\n',
         "    match pooling:\n": "        case Pooling.LAST_WORD:\n            return end_B - 1, end_B\n",
     },
-    "training/losses.py": {
+    "training/recipe.py": {
         "class Loss(StrEnum):\n": '    ABSOLUTE = "absolute"\n',
         "LOSSES = {": "Loss.ABSOLUTE: lambda cosines_B, targets_B: (cosines_B - targets_B).abs().mean(), ",
     },

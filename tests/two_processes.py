@@ -21,14 +21,9 @@ from raycase.errors import WorkError
 from raycase.papers.baselines.train import CrossEncoderFlags
 from raycase.papers.csr.train import CsrFlags
 from raycase.training.loop import Learner, epoch_batches, fit, gather
-from raycase.training.losses import Loss
-from raycase.training.recipe import Recipe
+from raycase.training.recipe import Loss, Recipe
 
-TUNED = {"csr": (CsrFlags, {"routed": 2}), "cross": (CrossEncoderFlags, {})}
-# 37 pairs: the last batch of 16 has five. 33: it has one, and one process has none.
-CASES = [(Loss.SQUARED, 33), (Loss.PEARSON, 37)]
-TUNED_ROWS = 17  # in batches of four, one of which has a single pair
-HEADS = (3,)  # of condition pooling: 17 pairs in batches of four
+ROWS = 17  # in batches of four, one of which has a single pair
 RATINGS = (1, 2, 3, 4, 5)
 SHARES = (5, 2, 1)  # rows of the batches that are gathered
 
@@ -47,8 +42,12 @@ def ended(wrap, fit, *data, **options):
     }
 
 
-def fitted(loss, rows, wrap=lambda module: module):
-    """The state after three epochs, and the gradients of the last step."""
+def same(module):
+    return module
+
+
+def projector(folder, wrap=same, *, loss, rows):
+    """The last state of g after three epochs, and the gradients of the last step."""
     shape = {"dim": 6, "layers": 2, "activation": "silu", "dropout": 0.0}
     where = dict.fromkeys(("train", "validation", "output"), "")
     job = ProjectorFlags(**where, batch_size=16, epochs=3, seed=3, loss=loss, **shape)
@@ -62,20 +61,28 @@ def save_encoder(folder):
     change_json(folder / "bert" / "config.json", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 
 
-def fine_tuned(folder, name, wrap=lambda module: module):
-    """The state after two epochs, and the gradients of the last step."""
-    kind, choices = TUNED[name]
-    job = small.job(kind, Path(folder) / "bert", batch_size=4, epochs=2, dropout=0.0, **choices)
-    parts = [small.rated(rows + 1, seed) for seed, rows in ((0, TUNED_ROWS), (1, 12))]  # one is rated -1
+def encoder(folder, wrap=same, *, flags, **choices):
+    """Those of an encoder after two epochs."""
+    job = small.job(flags, Path(folder) / "bert", batch_size=4, epochs=2, dropout=0.0, **choices)
+    parts = [small.rated(rows + 1, seed) for seed, rows in ((0, ROWS), (1, 12))]  # one is rated -1
     return ended(wrap, small.fit, job, parts)
 
 
-def head_fitted(heads, wrap=lambda module: module):
-    """The state of condition pooling's head after two epochs, and the gradients of the last step."""
-    shape = {"heads": heads, "head_dim": 4, "dim": 6, "nested": (3,)}
+def head(folder, wrap=same):
+    """Those of condition pooling's head after two epochs."""
+    shape = {"heads": 3, "head_dim": 4, "dim": 6, "nested": (3,)}
     job = ConditionPoolingFlags(output="", **shape, dropout=0.0, batch_size=4, epochs=2)
-    train, validation = (random_pairs.pairs(n, seed, ratings=RATINGS) for n, seed in ((17, 0), (12, 1)))
+    train, validation = (random_pairs.pairs(n, seed, ratings=RATINGS) for n, seed in ((ROWS, 0), (12, 1)))
     return ended(wrap, fit_by, job, random_pairs.learned(train), validation)
+
+
+FITS = {
+    "squared-33": partial(projector, loss=Loss.SQUARED, rows=33),  # the last batch of 16 has one: one process has none
+    "pearson-37": partial(projector, loss=Loss.PEARSON, rows=37),
+    "csr": partial(encoder, flags=CsrFlags, routed=2),
+    "cross": partial(encoder, flags=CrossEncoderFlags),
+    "head": head,
+}
 
 
 def gathered(rows):
@@ -116,7 +123,7 @@ def stopped_by_the_first():
 
 
 def run(rank, folder):
-    """Leave a file for each case, `NAME-RANK`; a case whose fit fails leaves none."""
+    """Leave a file for each fit, `NAME-RANK`; one that fails leaves none."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     meeting = f"file://{folder}/meeting"
@@ -124,18 +131,9 @@ def run(rank, folder):
     for rows in SHARES:
         save_file(gathered(rows), Path(folder) / f"gather-{rows}-{rank}")
     save_file(stopped_by_the_first(), Path(folder) / f"stop-{rank}")
-    for loss, rows in CASES:
+    for name, fit_of in FITS.items():
         with suppress(WorkError):
-            state, gradients = fitted(loss, rows, wrap=DistributedDataParallel)
-            name = f"{loss}-{rows}"
+            state, gradients = fit_of(folder, DistributedDataParallel)
             (Path(folder) / f"{name}-{rank}").write_bytes(state.to_bytes())
             save_file(gradients, Path(folder) / f"{name}-gradients-{rank}")
-    for name in TUNED:
-        state, gradients = fine_tuned(folder, name, wrap=DistributedDataParallel)
-        (Path(folder) / f"{name}-{rank}").write_bytes(state.to_bytes())
-        save_file(gradients, Path(folder) / f"{name}-gradients-{rank}")
-    for heads in HEADS:
-        state, gradients = head_fitted(heads, wrap=DistributedDataParallel)
-        (Path(folder) / f"heads-{heads}-{rank}").write_bytes(state.to_bytes())
-        save_file(gradients, Path(folder) / f"heads-{heads}-gradients-{rank}")
     dist.destroy_process_group()

@@ -27,8 +27,8 @@ from benchmarks.quality.conditions import folded
 from benchmarks.quality.reports import encoder_names, report_parser, write_report
 from benchmarks.turns import finish
 from raycase.errors import RequestError
-from raycase.evaluation.procedure import Task
 from raycase.evaluation.report import RankedSystem, rank_systems, ranked_values, render_ranked, table
+from raycase.evaluation.tasks import Task
 from raycase.index.topk import top_k
 from raycase.io.rated_pairs import read_rated
 from raycase.io.reader import read_files

@@ -24,9 +24,8 @@ from raycase.encoder.pooling import OVER_A_SPAN
 from raycase.encoder.prompts import TokenSpan, parse_views
 from raycase.evaluation.metrics import spearman
 from raycase.evaluation.models import training_metrics
-from raycase.evaluation.procedure import TASKS, Task
 from raycase.evaluation.report import provenance_lines, ranked_values, table
-from raycase.evaluation.tasks import csts
+from raycase.evaluation.tasks import TASKS, Task, csts
 from raycase.io.json_values import finite
 from raycase.io.rated_pairs import NOT_APPLICABLE, SENTENCE1, SENTENCE2
 from raycase.io.reader import read_files

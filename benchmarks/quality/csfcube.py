@@ -19,8 +19,8 @@ import numpy as np
 from benchmarks.quality.reports import encoder_names, report_parser, write_report
 from benchmarks.turns import finish
 from raycase.encoder.chunks import Chunking
-from raycase.evaluation.procedure import Task
 from raycase.evaluation.report import RankedSystem, rank_systems, ranked_values
+from raycase.evaluation.tasks import Task
 from raycase.io.reader import read_files
 from raycase.io.vectors import l2_normalize
 

@@ -19,9 +19,9 @@ from benchmarks.turns import DATA, finish, has_matplotlib, parser_of, png
 from raycase.commands.place import AutoRunner
 from raycase.commands.train import ProjectorFlags
 from raycase.commands.tune import Sweep, tune
+from raycase.evaluation.metrics import nested_correlations
 from raycase.evaluation.report import table
 from raycase.io.storage import json_bytes
-from raycase.training.nested import nested_correlations
 from raycase.training.sweep import SweepResults, by_cell
 from raycase.training.vector_cache import VectorCache
 

@@ -12,7 +12,7 @@ from pkgutil import iter_modules
 from typing import Any
 
 FIRST = ("demo", "embed", "verify", "index", "search")  # in the help; the others by the alphabet
-SHARED = ("flags", "of_index", "place", "reading")  # files that are no command
+SHARED = ("flags", "place", "reading")  # files that are no command
 
 Result = dict[str, Any]  # what the last line of standard output holds
 

@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any
 
 from raycase.commands.flags import OfIndex
-from raycase.commands.of_index import check, finish, on_rows
 from raycase.errors import MOST_LABEL, RequestError, visible
 
 EXAMPLE = "raycase classify --index captions.lance --condition place --labels beach street --output labels.parquet"
@@ -37,18 +36,18 @@ def classify(flags: ClassifyFlags) -> dict[str, Any]:
     from raycase.io.reader import conditions_file, read_conditions
 
     reads = {"--labels": conditions_file(flags.labels), "--examples": flags.examples}
-    began = check(flags, reads=reads, writes={"output": PARQUET})
+    began = flags.check(reads=reads, writes={"output": PARQUET})
     labels = read_conditions(flags.labels, "--labels")
     if len(labels) < 2:
         raise RequestError(f"--labels: expected two labels or more, got {len(labels)}")
     examples = read_examples(flags.examples, labels) if flags.examples else None
     label = partial(label_rows, labels=labels, examples=examples, stated=flags.stated)
-    _, condition, table = on_rows(flags, flags.condition, label)
+    _, condition, table = flags.on_rows(flags.condition, label)
     rows = len(table)
     counted = {row["values"]: row["counts"] for row in table["label"].value_counts().to_pylist()}
     counts, unlabelled = {label: counted.get(label, 0) for label in labels}, counted.get(None, 0)
     given = {"asked": flags.condition, "condition": condition, "rows": rows}
-    result = finish(flags, began, {"output": table}, **given, labels=counts, not_stated=unlabelled)
+    result = flags.finish(began, {"output": table}, **given, labels=counts, not_stated=unlabelled)
     print(f'\n{rows:,} rows under "{visible(condition, MOST_LABEL)}"\n')
     rest = "not stated" if "not stated" not in counts else "without a label"
     shown = sorted(counts.items(), key=lambda item: -item[1]) + [(rest, unlabelled)] * flags.stated

@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any
 
 from raycase.commands.flags import OfIndex
-from raycase.commands.of_index import check, finish, on_rows
 from raycase.errors import MOST_LABEL, visible
 
 EXAMPLE = "raycase dedup --index captions.lance --threshold 0.95 --output groups.parquet"
@@ -32,12 +31,12 @@ def dedup(flags: DedupFlags) -> dict[str, Any]:
     from raycase.io.places import PARQUET
 
     ranges = {"threshold": (-1 <= flags.threshold <= 1, "a cosine from -1 to 1")}
-    began = check(flags, ranges, writes={"output": PARQUET})
-    _, condition, table = on_rows(flags, flags.condition, partial(group_rows, threshold=flags.threshold))
+    began = flags.check(ranges, writes={"output": PARQUET})
+    _, condition, table = flags.on_rows(flags.condition, partial(group_rows, threshold=flags.threshold))
     rows, kept = len(table), pc.sum(table["kept"]).as_py()
     sizes = pc.value_counts(table["group"].combine_chunks()).field("counts").to_numpy()
     given = {"asked": flags.condition, "condition": condition, "rows": rows, "kept": kept, "duplicates": rows - kept}
-    result = finish(flags, began, {"output": table}, **given, groups=int((sizes > 1).sum()), largest=int(sizes.max()))
+    result = flags.finish(began, {"output": table}, **given, groups=int((sizes > 1).sum()), largest=int(sizes.max()))
     under = "without a condition" if condition is None else f'under "{visible(condition, MOST_LABEL)}"'
     duplicates = f"{rows - kept:,} duplicates in {result['groups']:,} groups of two or more"
     print(f"{rows:,} rows {under}: {kept:,} kept, {duplicates}")

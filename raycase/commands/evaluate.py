@@ -15,7 +15,7 @@ from raycase.names import Compute
 
 if TYPE_CHECKING:
     from raycase.evaluation.models import VectorsOf
-    from raycase.evaluation.procedure import Task
+    from raycase.evaluation.tasks import Task
 
 MOST_RESAMPLES = 1_000_000
 TASKS_OF = {paper: tasks.split() for paper, (*_, tasks) in import_module("raycase.papers").PAPERS.items() if tasks}
@@ -75,8 +75,8 @@ def measure(flags: EvaluateFlags, *, task: Task | None = None, vectors_of: Vecto
     """
     from raycase.commands.place import AutoRunner
     from raycase.evaluation.models import find_models
-    from raycase.evaluation.procedure import find_task, write_report
-    from raycase.evaluation.report import Settings
+    from raycase.evaluation.report import Settings, write_report
+    from raycase.evaluation.tasks import find_task
     from raycase.training.vector_cache import VectorCache
 
     began = time.time()
@@ -95,7 +95,7 @@ def measure(flags: EvaluateFlags, *, task: Task | None = None, vectors_of: Vecto
     )
     settings = Settings(resamples=flags.resamples, seed=flags.seed, compute=flags.compute)
     metrics = {"task": flags.task, **task.measure(settings, data, models)}
-    return write_report(folder, metrics, task, began)
+    return write_report(folder, metrics, task.render, began)
 
 
 def check_places(flags: EvaluateFlags) -> Path:

@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from raycase.commands.flags import Advanced, OfIndex
-from raycase.commands.of_index import check, finish, on_rows
 from raycase.errors import MOST_LABEL, at_least, note, visible
 
 if TYPE_CHECKING:
@@ -41,18 +40,18 @@ def facets(flags: FacetsFlags) -> dict[str, Any]:
     from raycase.explore.facets import find_facets, import_sklearn
     from raycase.io.places import PARQUET
 
-    began = check(flags, at_least(2, flags, "clusters"), writes={"output": PARQUET, "assignments": PARQUET})
+    began = flags.check(at_least(2, flags, "clusters"), writes={"output": PARQUET, "assignments": PARQUET})
     import_sklearn()
     find = partial(find_facets, clusters=flags.clusters, stated=flags.stated, model=flags.model)
     find = partial(find, column=flags.text_column, assigned=flags.assignments is not None)
-    index, condition, found = on_rows(flags, flags.condition, find)
+    index, condition, found = flags.on_rows(flags.condition, find)
     if found.unweighed:
         note(f"no weighed words: {found.unweighed}")
     rows, files = found.table.to_pylist(), {"output": found.table, "assignments": found.assignments}
     sizes = {row["cluster"]: row["rows"] for row in rows}
     given = {"asked": flags.condition, "condition": condition, "rows": sum(sizes.values())}
     given |= {"not_stated": sizes.pop(0, 0), "clusters": len(sizes)}
-    result = finish(flags, began, files, **given)
+    result = flags.finish(began, files, **given)
     _print_rows(rows, index, condition, weighed=found.unweighed is None)
     return result
 

@@ -5,20 +5,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from raycase.encoder.pooling import Pooling
+from raycase.errors import check_ranges
 from raycase.names import Compute, OnLong, OnUnknown
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from raycase.index.index import Index
+    from raycase.index.topk import Blocks
+    from raycase.io.places import Paths
 
 T = TypeVar("T")
 ADVANCED, HIDDEN = "advanced", "hidden"
 Advanced = Annotated[T, ADVANCED]
 Hidden = Annotated[T, HIDDEN]
+NONE: Mapping[str, Any] = MappingProxyType({})
 STALL_TIMEOUT = 60.0  # minutes without progress after which a job on Ray gives up
 
 
@@ -103,7 +111,7 @@ class RunFlags(RayFlag, PromptFlags):
 
 @dataclass(frozen=True, kw_only=True)
 class OfIndex:
-    """An index and which of its rows are looked at, under which condition."""
+    """An index and which of its rows are looked at, under which condition; what the commands over its rows share."""
 
     index: str
     """Output of `raycase index`, local or on object storage."""
@@ -126,3 +134,46 @@ class OfIndex:
         from raycase.index.index import Index
 
         return Index.open(self.index, model=self.model)
+
+    def check(
+        self,
+        ranges: Mapping[str, tuple[bool, str]] = NONE,
+        *,
+        reads: Paths = NONE,
+        writes: Mapping[str, tuple[str, ...]],
+    ) -> float:
+        """Check the ranges and the places: what is read, by flag, and what is written, by field with the endings of its
+        format. Returns when the work begins. Raises RequestError."""
+        from raycase.io.places import File, check_paths
+
+        began = time.time()
+        files = {f"--{name}": File(getattr(self, name), endings) for name, endings in writes.items()}
+        check_paths(reads=reads, opens=self.opens, writes=files)
+        check_ranges(self, ranges)
+        return began
+
+    def on_rows(self, asked: str | None, work: Callable[[Index, str | None, Blocks], T]) -> tuple[Index, str | None, T]:
+        """Open the index, and work on its rows that pass the filter under its condition for the one asked (None:
+        unconditional): the index, that condition, what the work gives. Notes name what was replaced and left out."""
+        from raycase.index.index import note_searched, on_index
+
+        def on(index: Index) -> tuple[str | None, T]:
+            condition, blocks = index.blocks(asked, self.where, exact_condition=self.exact_condition)
+            note_searched(index, {asked: condition}, self.where)
+            return condition, work(index, condition, blocks)
+
+        index, (condition, found) = on_index(self.open, on)
+        return index, condition, found
+
+    def finish(self, began: float, files: Mapping[str, pa.Table | bytes | None], **counts: Any) -> dict[str, Any]:
+        """Write the files, by field, a table as Parquet; the result: the counts, the seconds, and the place of each
+        file, None where none was asked for."""
+        from raycase.io.schema import parquet_bytes
+        from raycase.io.storage import locate
+
+        places = {name: locate(uri) if (uri := getattr(self, name)) else None for name in files}
+        for place, content in zip(places.values(), files.values(), strict=True):
+            if place:
+                place.put(content if isinstance(content, bytes) else parquet_bytes(content))
+        uris = {name: place and place.uri for name, place in places.items()}
+        return counts | {"seconds": round(time.time() - began, 3)} | uris

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -14,8 +14,7 @@ from raycase.commands.flags import Advanced, Hidden, PromptFlags, RayFlag
 from raycase.encoder.pooling import Pooling
 from raycase.errors import MOST_SEED, RequestError, at_least, check_ranges, note, visible
 from raycase.names import Activation, Compute, DropoutAt, Track
-from raycase.training.losses import LEAST_PAIRS, Loss, nested_range
-from raycase.training.recipe import Recipe
+from raycase.training.recipe import LEAST_PAIRS, Loss, Recipe, nested_range
 
 if TYPE_CHECKING:
     from raycase.heads.condition_head import HeadConfig
@@ -33,10 +32,7 @@ LEAST_DIM = 512  # of the vectors of condition pooling, by default
 
 @dataclass(frozen=True, kw_only=True)
 class TrainFlags(RayFlag, ABC):
-    """Flags of every system, and what `train` and a sweep ask of each.
-
-    A run that was stopped goes on at its last epoch where an encoder is trained, and begins again where none is.
-    """
+    """Flags of every system, and what `train` and a sweep ask of each."""
 
     workers: Advanced[int] = 1
     """Number of data-parallel processes, among which each batch is divided."""
@@ -62,8 +58,11 @@ class TrainFlags(RayFlag, ABC):
     validation: str
     """Validation pairs, which select the best epoch; never trained on. Label -1: the condition does not apply."""
     learning_rate: float
+    """Peak learning rate of AdamW."""
     batch_size: int
+    """Rated pairs per batch, over all workers."""
     epochs: int
+    """Maximum number of epochs, over which the learning rate falls to 0."""
     dropout: Advanced[float | None] = None
     """Dropout of every layer of the encoder. Default: as in its configuration."""
 
@@ -76,11 +75,11 @@ class TrainFlags(RayFlag, ABC):
 
     @abstractmethod
     def config(self) -> SystemConfig:
-        """The system before it is trained. Raises RequestError."""
+        """The system before it is trained."""
 
     @abstractmethod
     def training(self) -> Training:
-        """What it is trained by. Raises RequestError."""
+        """What it is trained by."""
 
     @property
     def common(self) -> dict[str, Any]:
@@ -134,7 +133,7 @@ class TrainFlags(RayFlag, ABC):
 
     @property
     def resumes(self) -> bool:
-        """Whether a run that was stopped goes on."""
+        """Whether a run that was stopped goes on at its last epoch, or begins again."""
         return not self.RECIPE.frozen
 
     def check(self) -> None:
@@ -170,7 +169,6 @@ class ProjectorFlags(PromptFlags, TrainFlags):
     learning_rate: float = 1e-3
     """Learning rate of Adam."""
     batch_size: int = 512
-    """Rated pairs per step, over all workers."""
     epochs: int = 60
     """Maximum number of epochs."""
 
@@ -202,7 +200,7 @@ class ProjectorFlags(PromptFlags, TrainFlags):
         return starting_system(self.model, self.text_choices, self.prompt, subtract=self.subtract)
 
     def shape(self, input_dim: int) -> ProjectorConfig:
-        """That of g for vectors of `input_dim`. Raises RequestError for too large nested dimensions."""
+        """That of g for vectors of `input_dim`."""
         from raycase.heads.projector import ProjectorConfig
 
         dim = self.dim or min(OUTPUT_DIM, input_dim)
@@ -261,9 +259,7 @@ class ConditionPoolingFlags(TrainFlags):
     loss: Advanced[Loss] = Loss.SQUARED
     """squared is the mean squared error; pearson one minus the correlation over the batch."""
     learning_rate: float = 1e-3
-    """Peak learning rate of AdamW."""
     batch_size: int = 256
-    """Rated pairs per step, over all workers."""
     epochs: int = 5
     """Number of epochs, over which the learning rate falls to 0."""
     teachers: int = 0
@@ -343,16 +339,8 @@ class ConditionPoolingFlags(TrainFlags):
     def training(self) -> Training:
         from raycase.training.condition_head import HeadTraining
 
-        names = (
-            "labelled",
-            "labels",
-            "loss",
-            "teachers",
-            "teacher_models",
-            "unconditional_share",
-            "unconditional_rise",
-        )
-        chosen: dict[str, Any] = {name: getattr(self, name) for name in names}
+        names = "labelled labels loss teachers teacher_models unconditional_share unconditional_rise"
+        chosen: dict[str, Any] = {name: getattr(self, name) for name in names.split()}
         return HeadTraining(**self.common, **chosen, shape=self.shape, layers=len(self.layers))
 
 
@@ -361,11 +349,8 @@ class RatedFlags(TrainFlags):
     """Fine-tune an encoder on rated pairs."""
 
     learning_rate: float = 1e-4
-    """Peak learning rate of AdamW."""
     batch_size: int = 32
-    """Rated pairs per batch, over all workers."""
     epochs: int = 3
-    """Maximum number of epochs, over which the learning rate falls to 0."""
     loss: Advanced[Loss] = Loss.SQUARED
     """squared is the papers' mean squared error; pearson one minus the correlation over the batch."""
 
@@ -380,38 +365,18 @@ class RatedFlags(TrainFlags):
         return PairTuning(**self.common, task="rated", dropout=self.dropout, read_pairs=read_rated_parts, loss=loss)
 
 
-class _Systems(Mapping[str, type[TrainFlags]]):
-    """The flags of each system: our own, and those of the papers, which are imported when they are asked for."""
-
-    own: ClassVar = {flags.SYSTEM: flags for flags in (ProjectorFlags, ConditionPoolingFlags)}
-
-    @property
-    def papers(self) -> dict[str, str]:
-        """The systems that papers add, each with its paper."""
-        table = import_module("raycase.papers").PAPERS
-        return {name: paper for paper, (_, names, _) in table.items() for name in names.split()}
-
-    def __getitem__(self, name: str) -> type[TrainFlags]:
-        if name in self.own:
-            return self.own[name]
-        flags: type[TrainFlags] = import_module(f"raycase.papers.{self.papers[name]}.train").FLAGS[name]
-        return flags
-
-    def __iter__(self) -> Iterator[str]:
-        return iter((*self.own, *self.papers))
-
-    def __len__(self) -> int:
-        return len(self.own) + len(self.papers)
-
-
-TRAIN_FLAGS = _Systems()
+def __getattr__(name: str) -> dict[str, type[TrainFlags]]:
+    """`TRAIN_FLAGS`, the flags of each system: our own, and those of the papers, whose modules import this one."""
+    if name != "TRAIN_FLAGS":
+        raise AttributeError(name)
+    found: dict[str, type[TrainFlags]] = {flags.SYSTEM: flags for flags in (ProjectorFlags, ConditionPoolingFlags)}
+    for paper, (_, systems, _) in import_module("raycase.papers").PAPERS.items():
+        found |= import_module(f"raycase.papers.{paper}.train").FLAGS if systems else {}
+    return found
 
 
 def check_request(flags: TrainFlags, reads: Mapping[str, str | None], written: Sequence[str]) -> None:
-    """Check the flags before anything is read. Raises RequestError.
-
-    reads: what is read besides, by flag; written: the names of what is written into the output folder.
-    """
+    """Check the flags before anything is read. reads: what is read besides; written: names in the output folder."""
     from raycase.encoder.model_files import model_folder
     from raycase.io.places import Folder, check_paths
     from raycase.training.tracking import check_track
@@ -427,7 +392,7 @@ def check_request(flags: TrainFlags, reads: Mapping[str, str | None], written: S
 
 
 def open_trainer(flags: TrainFlags) -> Trainer:
-    """What the fits run by, by the rule of `raycase.commands.place`. Raises RequestError."""
+    """What the fits run by, by the rule of `raycase.commands.place`."""
     from raycase.commands.place import why_ray
     from raycase.training.procedure import local_trainer
 

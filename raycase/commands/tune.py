@@ -67,11 +67,6 @@ class Sweep(TuneFlags):
         return locate(str(self.training.folder))
 
     @property
-    def trial_seeds(self) -> range:
-        """The seeds of a cell."""
-        return range(self.training.seed, self.training.seed + self.seeds)
-
-    @property
     def built_in(self) -> dict[str, Any]:
         """The search space and the grids of the system, which stand beside the module of its flags."""
         file = Path(inspect.getfile(type(self.training))).with_name("sweeps.json")
@@ -85,13 +80,11 @@ class Sweep(TuneFlags):
         is_file = {flag: file if file and file.endswith(".json") else None for flag, file in named.items()}
         check_request(self.training, is_file, (SWEEP, *RESULTS))
         both = self.space is not None and self.grid is not None
-        ranges = at_least(1, self, "trials", "seeds") | {"space": (not both, "none beside --grid")}
-        check_ranges(self, ranges)
+        check_ranges(self, at_least(1, self, "trials", "seeds") | {"space": (not both, "none beside --grid")})
         check_ranges(self.training, {"workers": (self.training.workers == 1, "1, as a trial is one process")})
 
     def cells(self) -> list[Choices]:
-        """The cells of the grid, each once: the product of an object of lists, or those of several. Raises
-        RequestError."""
+        """The cells of the grid, each once: the product of an object of lists, or those of several."""
         from raycase.io.storage import json_file
         from raycase.training.sweep import text_of
 
@@ -115,7 +108,7 @@ class Sweep(TuneFlags):
         return list(cells.values())
 
     def search_space(self) -> Space:
-        """What a search chooses from; its values are those of flags. Raises RequestError."""
+        """What a search chooses from; its values are those of flags."""
         from raycase.io.storage import json_file
 
         space: Space = json_file(self.space, "--space") if self.space else self.built_in.get("space", {})
@@ -157,13 +150,9 @@ def _typed(flag: str, value: Any, hint: Any) -> Any:
 
 
 def trial_of(flags: TrainFlags, choices: Choices, seed: int) -> tuple[str, Training]:
-    """What a trial shares with others, and what it trains by. Raises RequestError."""
+    """What a trial shares with others, and what it trains by."""
     cell = replace(changed(flags, choices), seed=seed)
-    return _shared_key(cell), cell.training()
-
-
-def _shared_key(flags: TrainFlags) -> str:
-    return str([getattr(flags, name) for name in flags.SHARED_BY])
+    return str([getattr(cell, name) for name in cell.SHARED_BY]), cell.training()
 
 
 def _sharing(flags: TrainFlags, cells: Sequence[Choices], space: Space) -> dict[str, Training]:
@@ -178,7 +167,7 @@ def _sharing(flags: TrainFlags, cells: Sequence[Choices], space: Space) -> dict[
 def tune(sweep: Sweep) -> dict[str, Any]:
     """Search the flags of `raycase train`, or run a grid of them.
 
-    The best cell is trained again and saved. Raises RequestError and WorkError.
+    The best cell is trained again and saved.
     """
     from raycase.io.places import begin, claim
     from raycase.io.provenance import provenance
@@ -216,7 +205,8 @@ def tune(sweep: Sweep) -> dict[str, Any]:
         trials.search(space, sweep.trials or (60 if training.recipe.frozen else 20))
         searched = [t for t in trials.results.read_trials() if t["phase"] == "search"]
         cells = [of[0]["choices"] for _, of in by_cell(searched)[:FINALISTS]]
-    trials.run([(cell, seed) for seed in sweep.trial_seeds for cell in cells], "grid" if sweep.grid else "finals")
+    seeds = range(flags.seed, flags.seed + sweep.seeds)
+    trials.run([(cell, seed) for seed in seeds for cell in cells], "grid" if sweep.grid else "finals")
     ended = trials.results.read_trials()
     trials.results.write_tables(ended)
     scores, best = by_cell(ended)[0]

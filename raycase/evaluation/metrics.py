@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 from scipy.stats import rankdata
 
+from raycase.io.rated_pairs import NOT_APPLICABLE
+from raycase.io.vectors import pair_cosines
+
 ROUNDING = 1e-14  # of a cosine that float64 sums up, relative to it
 BINS = 10  # of the expected calibration error
 Correlation = Callable[[np.ndarray, np.ndarray], float]
@@ -36,11 +39,28 @@ def spearman(scores_N: np.ndarray, ratings_N: np.ndarray) -> float:
     return pearson(rankdata(scores_N), rankdata(ratings_N))
 
 
-def auc(scores_N: np.ndarray, labels_N: np.ndarray) -> float:
-    """Area under the ROC curve: how often a pair labelled 1 scores above one labelled 0, ties count half.
+def correlations(scores_N: np.ndarray, ratings_N: np.ndarray) -> dict[str, float]:
+    """Spearman and Pearson x 100 over all pairs, and Spearman x 100 without label -1."""
+    rated = ratings_N != NOT_APPLICABLE
+    return {
+        "spearman": 100 * spearman(scores_N, ratings_N),
+        "pearson": 100 * pearson(scores_N, ratings_N),
+        "spearman_rated": 100 * spearman(scores_N[rated], ratings_N[rated]),
+    }
 
-    NaN if one of the labels is missing.
-    """
+
+def nested_correlations(
+    vectors_PD: np.ndarray, pair_index_N2: np.ndarray, ratings_N: np.ndarray, nested: Sequence[int]
+) -> dict[str, float]:
+    """The `correlations` of the cosines, and Spearman x 100 over all pairs at each nested dimension."""
+    metrics = correlations(pair_cosines(vectors_PD, pair_index_N2), ratings_N)
+    for dim in nested:
+        metrics[f"spearman_{dim}"] = 100 * spearman(pair_cosines(vectors_PD[:, :dim], pair_index_N2), ratings_N)
+    return metrics
+
+
+def auc(scores_N: np.ndarray, labels_N: np.ndarray) -> float:
+    """Area under the ROC curve: how often a 1 scores above a 0, ties count half; NaN without one of the labels."""
     positive = labels_N == 1
     ones, zeros = int(positive.sum()), int((~positive).sum())
     if not ones or not zeros:
@@ -58,8 +78,8 @@ def calibration_error(probabilities_N: np.ndarray, stated_N: np.ndarray) -> floa
 def estimate(
     metric: Correlation, scores_N: np.ndarray, ratings_N: np.ndarray, **bootstrap: Any
 ) -> dict[str, float] | None:
-    """A metric x 100 with its 95 % interval by the percentile bootstrap over pairs: value, low, high; `bootstrap` are
-    options of `_resampled`. None where the metric is not defined."""
+    """A metric x 100 with its 95 % interval by the percentile bootstrap over pairs: value, low, high; None where it is
+    not defined. bootstrap: options of `_resampled`."""
     value = metric(scores_N, ratings_N)
     if np.isnan(value):
         return None
@@ -71,10 +91,7 @@ def estimate_difference(
     metric: Correlation, scores_N: np.ndarray, others_N: np.ndarray, ratings_N: np.ndarray, **bootstrap: Any
 ) -> dict[str, float] | None:
     """The difference x 100 of two systems' metric over the same pairs, with its 95 % interval: difference, low, high,
-    p. None where the metric of one is not defined.
-
-    p is two-sided: twice the share of resamples in which the difference has the other sign or is 0.
-    """
+    and p, twice the share of resamples in which it has the other sign or is 0. None where one is not defined."""
     difference = metric(scores_N, ratings_N) - metric(others_N, ratings_N)
     if np.isnan(difference):
         return None
@@ -101,10 +118,8 @@ def _resampled(
     resamples: int = 1000,
     seed: int = 0,
 ) -> np.ndarray:
-    """The metric of each system over the same resamples: (systems, R).
-
-    Pairs of one group (equal values in `groups_N`) are drawn together: they are not independent.
-    """
+    """The metric of each system over the same resamples, (systems, R). Pairs of one group, which are not independent,
+    are drawn together."""
     random = np.random.default_rng(seed)
     if groups_N is None:
         draws = [random.integers(0, len(ratings_N), len(ratings_N)) for _ in range(resamples)]

@@ -27,8 +27,7 @@ TextsOrPairs = Sequence[str] | Sequence[tuple[str, str]]  # sentences, or senten
 
 
 class VectorsOf(Protocol):
-    """What gives f(s) of distinct sentences, or of distinct (sentence, condition) the vectors before g, (P, D) float32,
-    as `VectorCache.vectors_of` does. name: of the data, for messages. Raises RequestError where a text has none."""
+    """What gives vectors of texts or pairs, as `VectorCache.vectors_of` does."""
 
     def __call__(
         self, texts: TextsOrPairs, config: EmbedderConfig, *, name: str, cache: Location, compute: Compute | None = None
@@ -37,16 +36,15 @@ class VectorsOf(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """One of the models, resolved and checked; its encoder's weights are not loaded. data: where its texts stand, for
-    messages; compute: the number format inside its encoder."""
+    """One of the models, resolved and checked; its encoder's weights are not loaded."""
 
     name: str
     config: SystemConfig
     projector: nn.Module | None
     vectors_of: VectorsOf
     cache: Location
-    data: str
-    compute: Compute | None
+    data: str  # where its texts stand, for messages
+    compute: Compute | None  # the number format inside its encoder
 
     def embed(self, texts: TextsOrPairs) -> np.ndarray:
         """`VectorsOf` of this model."""
@@ -61,7 +59,7 @@ class Model:
         self, firsts: Sequence[str], seconds: Sequence[str], conditions: Sequence[str] | None = None
     ) -> np.ndarray:
         """Scores by a model that scores pairs, cosines by one that embeds; without conditions of unconditional vectors:
-        N, N, N -> (N,) float64. Raises RequestError for a text that the model cannot read."""
+        N, N, N -> (N,) float64."""
         if isinstance(self.config, EmbedderConfig):
             sides: list[TextsOrPairs] = [firsts, seconds]
             if conditions is not None:
@@ -112,10 +110,7 @@ def find_models(
     **choices: Any,
 ) -> list[Model]:
     """Resolve the models by these choices of `resolve`, check what the task expects of them and load their projectors.
-
-    cache: of their vectors; default: beside the model's folder, else the first one's, else the output. Raises
-    RequestError for an unknown or broken model, and for one that does not fit the task.
-    """
+    cache: of their vectors; default: beside the model's folder, else the first one's, else the output."""
     configs = [resolve(name, **choices) for name in names]
     for name, config in zip(names, configs, strict=True):
         if (instead := expected(config)) is not None:

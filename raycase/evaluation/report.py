@@ -1,16 +1,24 @@
 """metrics.json and its report in Markdown: what every report has, and systems compared over the same queries."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from raycase.errors import WorkError, note
 from raycase.evaluation.metrics import Correlation, estimate, estimate_difference, mean_of
-from raycase.io.json_values import UNDEFINED
+from raycase.io.json_values import UNDEFINED, finite
+from raycase.io.provenance import provenance
+from raycase.io.storage import locate
+from raycase.models.model_folder import METRICS
 from raycase.names import Compute
 
 NOT_AVAILABLE = "n/a"
+REPORT = "report.md"
+Metrics = dict[str, Any]  # what metrics.json holds, or a part of it
 ValuesBySystem = dict[str, dict[str, float | None]]  # system -> metric -> value, None where it is not defined
 WHY_UNDEFINED = "all scores or all ratings are equal, there are too few, or one is not finite"
 UNDEFINED_VALUES = "undefined"  # key of metrics.json: which metrics of each system are undefined
@@ -36,7 +44,7 @@ def difference(estimate: dict[str, float] | None, least: float) -> str:
     return interval(estimate, "difference", "+") + p
 
 
-def provenance_lines(metrics: dict[str, Any]) -> str:
+def provenance_lines(metrics: Metrics) -> str:
     """Command, commit, date, machine, versions, settings, and which metrics are undefined."""
     origin, settings = metrics["provenance"], metrics["settings"]
     compute = settings["compute"] or "its default format"
@@ -81,12 +89,9 @@ def rank_systems(
     groups_Q: np.ndarray | None = None,
     compared: Mapping[str, Sequence[RankedSystem]] = {},
 ) -> dict[str, Any]:
-    """A task's part of `metrics.json`: each system's figures x 100 by group of queries and measure, and their
-    differences from the first system's. A measure's figure is the mean over queries, or its metric of the ratings.
-
-    groups_Q: equal for queries that the bootstrap draws together. compared: further differences, by key of
-    `metrics.json`: of these systems from the first of these.
-    """
+    """A task's part of `metrics.json`: each system's figures x 100 by group of queries and measure, the mean over
+    queries or the measure's metric of the ratings, and their differences from the first system's. groups_Q: equal for
+    queries drawn together. compared: further differences, by their key: of these systems from the first of them."""
     compared = {"against": systems, **compared}
 
     def figures(estimated: Callable[..., dict[str, float] | None], *of: RankedSystem) -> dict[str, Any]:
@@ -122,7 +127,7 @@ def rank_systems(
     }
 
 
-def ranked_values(metrics: dict[str, Any]) -> ValuesBySystem:
+def ranked_values(metrics: Metrics) -> ValuesBySystem:
     """The value of each measure in each group of queries, by system; None where it is not defined."""
     columns = {
         f"{title}, {name}" if title else name: place
@@ -135,16 +140,15 @@ def ranked_values(metrics: dict[str, Any]) -> ValuesBySystem:
     }
 
 
-def _sections(metrics: dict[str, Any]) -> dict[str, dict[str, tuple[str, str]]]:
-    """The tables of a report by title, and the group and measure of each column: a table for each measure, if there
-    are several of both."""
+def _sections(metrics: Metrics) -> dict[str, dict[str, tuple[str, str]]]:
+    """The tables of a report by title, the group and measure of each column: one a measure, if both are several."""
     measures, groups = metrics["measures"], [group["name"] for group in metrics["groups"]]
     if len(groups) == 1:
         return {"": {measure: (groups[0], measure) for measure in measures}}
     return {measure if len(measures) > 1 else "": {group: (group, measure) for group in groups} for measure in measures}
 
 
-def render_ranked(metrics: dict[str, Any]) -> str:
+def render_ranked(metrics: Metrics) -> str:
     """The report in Markdown; `metrics` holds every number in it."""
     systems, least = metrics["systems"], 2 / metrics["settings"]["resamples"]
     queries = {group["name"]: group["queries"] for group in metrics["groups"]}
@@ -163,3 +167,25 @@ def render_ranked(metrics: dict[str, Any]) -> str:
                 parts += [f"Minus {base}, by the paired bootstrap:", table(header, rows)]
     parts += ["## How it was made", provenance_lines(metrics)]
     return "\n\n".join(parts) + "\n"
+
+
+def write_report(
+    output: Path, metrics: dict[str, Any], render: Callable[[dict[str, Any]], str], began: float
+) -> dict[str, Any]:
+    """Write metrics.json, with its origin and the seconds since the work began, and report.md; returns the former.
+    Raises WorkError where no figure is a number, when both are written."""
+    folder = locate(str(output))
+    metrics = metrics | {"provenance": provenance(), "seconds": round(time.time() - began, 1)}
+    values = ranked_values(metrics)
+    found = {system: [name for name, value in of.items() if finite(value) is None] for system, of in values.items()}
+    if undefined := {system: names for system, names in found.items() if names}:
+        metrics[UNDEFINED_VALUES] = undefined
+    (folder / METRICS).put_json(metrics)
+    (folder / REPORT).put(render((folder / METRICS).read_json()).encode())  # by the metrics as they were written
+    for system, names in undefined.items():
+        note(f"undefined for {system}: {', '.join(names)}: {WHY_UNDEFINED}")
+    if sum(map(len, undefined.values())) == sum(map(len, values.values())):
+        error = WorkError(f"expected a system with a figure that is a number, got none: {WHY_UNDEFINED}")
+        error.result = metrics  # type: ignore[attr-defined]
+        raise error
+    return metrics

@@ -24,7 +24,7 @@ AT_ONCE = 2**22  # cosines of rows and labels that are held
 
 
 def read_examples(uri: str, labels: Sequence[str]) -> dict[str, list[str]]:
-    """The texts of each label. Raises RequestError for another label, a text of two, and a label without texts."""
+    """The texts of each label; refused are another label, a text of two, and a label without texts."""
     texts: dict[str, list[str]] = {label: [] for label in labels}
     label_of: dict[str, str] = {}
     for where, read in read_files(uri, (TEXT, LABEL), "--examples", words=(TEXT, LABEL)):
@@ -45,11 +45,8 @@ def label_vectors(
     condition: str | None,
     examples: Mapping[str, Sequence[str]] | None = None,
 ) -> np.ndarray:
-    """Unit vectors of labels under a condition: (L, D) float32. With examples, the mean of the label's own vector and
-    that of its texts, each of length 1.
-
-    embed: `Index.embed`.
-    """
+    """Unit vectors of labels under a condition by `Index.embed`, (L, D) float32; with examples, the mean of the label's
+    own vector and that of its texts, each of length 1."""
     vectors_LD = embed(labels, condition, "--labels", phrases=True)
     if examples is None:
         return vectors_LD
@@ -60,8 +57,8 @@ def label_vectors(
 
 
 def nearest_labels(vectors_BD: np.ndarray, labels_LD: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The label whose vector is nearest to each of B unit vectors, of equal ones the first; its cosine, and by how much
-    that is above the second: three of (B,)."""
+    """The label nearest to each of B unit vectors, of equal ones the first; its cosine; by how much that is above the
+    second: three of (B,)."""
     cosines_BL = (vectors_BD @ labels_LD.T).clip(-1, 1)
     second_B2 = np.partition(cosines_BL, -2)[:, -2:]
     return cosines_BL.argmax(1), second_B2[:, 1], second_B2[:, 1] - second_B2[:, 0]
@@ -77,10 +74,7 @@ def label_rows(
     stated: bool = False,
 ) -> pa.Table:
     """The rows in these blocks, which are under a condition of the index: id, label, score and margin; and whether the
-    row states something of the condition, where the model knows.
-
-    stated: without a label where a row states nothing. Raises RequestError for no rows, and labels that are read alike.
-    """
+    row states something of the condition, where the model knows. stated: without a label where it states nothing."""
     index.check_conditional([] if condition is None else [condition], phrases=True, stated=stated)
     check_alike(index.encoder.config.prepare(labels, None), labels, "--labels")
     labels_LD = label_vectors(index.embed, labels, condition, examples)

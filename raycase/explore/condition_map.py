@@ -6,6 +6,7 @@ Shapes: N rows, D dimensions, k neighbours, C conditions.
 """
 
 import re
+import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,44 +18,39 @@ import pyarrow.compute as pc
 import torch
 from scipy.linalg import orthogonal_procrustes
 
-from raycase.errors import RequestError, needs_package
-from raycase.explore.facets import find_clusters, score_words
+from raycase.errors import MOST_LABEL, RequestError, needs_package, note, visible
+from raycase.explore.facets import find_clusters, score_words, weigh_texts
 from raycase.index.answers import looked_at
-from raycase.index.index import Index
-from raycase.index.lance_files import offsets_of
+from raycase.index.index import Index, print_replaced_condition, why_unweighed
+from raycase.index.index import text_column as texts_in
+from raycase.index.lance_files import lance_errors, offsets_of
 from raycase.index.topk import nearest_others
 from raycase.io.schema import CONDITION, ID
 from raycase.tokens.words import Word
 
 FACET_WORDS = 5
 NEAR = 14  # neighbours of a row by which it is placed: with itself 15, UMAP's default
-LEAST_ROWS = 3
+LEAST_ROWS, MOST_MAPS = 3, 12
 LISTED = 8  # neighbours of a row on the page
 FAR, EDGE = 0.01, 0.25  # share of the rows at each side that are far, and how far from the others they are drawn
 
 
 @dataclass(frozen=True, kw_only=True)
 class MapRows:
-    """N rows of an index, each with the same id under every condition; offsets: under each, C of (N,).
+    """N rows of an index, each with the same id under every condition."""
 
-    of: rows under all conditions, of which these are a sample; left_out: rows of the index that are not under all.
-    """
-
-    offsets: list[np.ndarray]
+    offsets: list[np.ndarray]  # under each of C conditions, (N,)
     texts: list[str]
     ids: list[str]
-    of: int
-    left_out: int
+    of: int  # rows under all conditions, of which these are a sample
+    left_out: int  # rows of the index that are not under all
 
 
 def choose_rows(
     index: Index, conditions: Sequence[str | None], text: str | None, *, most: int, where: str | None = None
 ) -> MapRows:
     """At most so many of the rows under all conditions (None: unconditional) that pass the filter, in the order of the
-    index. text: the column with their texts; None: their ids are shown.
-
-    Raises RequestError for fewer rows than a map has.
-    """
+    index. text: the column with their texts; None: their ids are shown."""
     tables = []
     for each in conditions:
         table = index.ids([each], where)
@@ -90,6 +86,47 @@ class ConditionMap:
     words: list[list[Word]] | None  # those of each text that the condition weighs most; None where none are weighed
 
 
+def make_maps(
+    index: Index,
+    *,
+    asked: Sequence[str],
+    where: str | None,
+    exact_condition: bool,
+    model: str | None,
+    text_column: str | None,
+    most_rows: int,
+    clusters: int,
+) -> tuple[list[ConditionMap], MapRows]:
+    """The maps of the same rows without a condition and under those asked, by default the index's, one after the other.
+    model: the index's, if it has moved."""
+    text = texts_in(index, text_column)
+    conditions: dict[str | None, None] = {}
+    for name in [*([None] if index.metadata.unconditional else []), *(asked or index.metadata.conditions)]:
+        condition, _ = index.blocks(name, exact_condition=exact_condition)
+        print_replaced_condition(index, name, condition)
+        conditions[condition] = None
+    if not conditions.keys() - {None}:
+        raise RequestError("--conditions: expected at least one, got none; the index has only unconditional vectors")
+    if len(conditions) > MOST_MAPS:
+        raise RequestError(f"--conditions: expected at most {MOST_MAPS - 1}, got {len(conditions.keys() - {None})}")
+    if unweighed := why_unweighed(index, text_column, model):
+        note(f"no weighed words: {unweighed}")
+    with lance_errors(index.root):
+        rows = choose_rows(index, [*conditions], text, most=most_rows, where=where)
+        weighed = [None] * len(conditions) if unweighed else weigh_texts(index, rows.texts, [*conditions])
+        maps: list[ConditionMap] = []
+        note(f"placing {len(rows.texts):,} rows; compiling UMAP adds about 15 s to the first map")
+        for condition, offsets_N, words in zip(conditions, rows.offsets, weighed, strict=True):
+            began = time.time()
+            before_N2 = maps[-1].positions if maps else None
+            marked = None if condition is None else words
+            vectors_ND = index.vectors_at(condition, offsets_N)
+            maps.append(make_map(vectors_ND, condition, rows.texts, marked, before_N2, clusters))
+            name = "no condition" if condition is None else f'"{visible(condition, MOST_LABEL)}"'
+            print(f"{len(rows.texts):,} rows under {name} placed in {time.time() - began:.0f} s", flush=True)
+    return maps, rows
+
+
 def make_map(
     vectors_ND: np.ndarray,
     condition: str | None,
@@ -117,7 +154,7 @@ def make_map(
 
 
 def import_umap() -> Any:
-    """The package umap-learn. Raises RequestError where it is not installed."""
+    """The package umap-learn."""
     with needs_package("umap-learn", "explore", "for explore"):
         import umap
     return umap

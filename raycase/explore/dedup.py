@@ -30,7 +30,7 @@ RESCORED = 4096  # pairs at a time
 
 def group_rows(index: Index, condition: str | None, blocks: Blocks, *, threshold: float) -> pa.Table:
     """The rows in these blocks, in the order of the index: id, the id that is kept of the row's group, and whether that
-    is its own. Raises RequestError for no rows, and an id of two."""
+    is its own."""
     unknown_N = _without_tokens(index)
     if unknown_N is None:
         note("without the texts or their model, all texts without a token that the encoder knows count as duplicates")
@@ -59,8 +59,8 @@ def group_rows(index: Index, condition: str | None, blocks: Blocks, *, threshold
 
 
 def _without_tokens(index: Index) -> np.ndarray | None:
-    """Whether the encoder knows no token of the text of each row, (rows,) bool: the vectors of such are alike, whatever
-    the texts are. None for an index without texts, and where its model has moved."""
+    """Whether the encoder knows no token of each row's text, (rows,) bool, and their vectors are alike; None without
+    texts, and where the model has moved."""
     text = text_column(index, None)
     if text is None:
         return None
@@ -81,9 +81,8 @@ def _without_tokens(index: Index) -> np.ndarray | None:
 def link(blocks: Blocks, rows: int, threshold: float) -> tuple[np.ndarray, np.ndarray]:
     """The offsets of the rows in these blocks, and the group of each, by the number of one of its rows: two of (N,).
 
-    rows: beyond all offsets. The blocks are read again for each `HELD_ROWS` of them, in any order. Memory holds the
-    vectors of these, and of pairs no more than a tile has: what is linked is joined at once (union-find).
-    """
+    rows: beyond all offsets. The blocks are read again for each `HELD_ROWS` of them, in any order. Of pairs, memory
+    holds no more than a tile has: what is linked is joined at once (union-find)."""
     group_N, turn_N = np.arange(rows), np.full(rows, rows)  # turn: when a row's own comparisons begin; rows: not yet
     for held in _held(blocks(), HELD_ROWS):
         offsets = np.concatenate([offsets_B for offsets_B, _ in held])

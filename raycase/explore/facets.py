@@ -59,7 +59,7 @@ class Clusters:
 
 
 def import_sklearn() -> Any:
-    """The package scikit-learn. Raises RequestError where it is not installed."""
+    """The package scikit-learn."""
     with needs_package("scikit-learn", "facets", "for facets"):
         import sklearn.cluster
         import sklearn.exceptions
@@ -68,10 +68,8 @@ def import_sklearn() -> Any:
 
 
 def find_clusters(blocks: Blocks, clusters: int | None = None) -> Clusters:
-    """The clusters of the rows in these blocks, which are read twice; default: `best_number`.
-
-    There are fewer than asked for where fewer vectors differ. Raises RequestError for fewer rows than clusters.
-    """
+    """The clusters of the rows in these blocks, which are read twice, fewer where fewer vectors differ; default:
+    `best_number`."""
     rows, sample_SD = sample(blocks(), max(FITTED, PER_CLUSTER * (clusters or NUMBERS[-1])))
     few = rows < (clusters or 0)
     problems = {
@@ -91,11 +89,8 @@ def find_clusters(blocks: Blocks, clusters: int | None = None) -> Clusters:
 
 
 def sample(blocks: Iterable[Block], most: int) -> tuple[int, np.ndarray]:
-    """The number of rows, and the vectors of at most so many of them in random order: (S, D).
-
-    Every row draws a number, and those with the smallest are kept: one pass, and the same rows however they are cut
-    into blocks.
-    """
+    """The number of rows, and the vectors of at most so many of them in random order, (S, D): those that draw the
+    smallest numbers, the same however rows are cut into blocks."""
     draw, rows = np.random.default_rng(0), 0
     number_S, vectors_SD = np.empty(0), np.empty((0, 0), np.float32)
     for _, vectors_BD in blocks:
@@ -155,8 +150,7 @@ class CarriedWord(NamedTuple):
 
 
 def nearest_examples(clusters: Clusters, index: Index, text: str | None, count: int) -> list[list[dict[str, Any]]]:
-    """The rows nearest to the centre of each cluster, K lists of id, text and cosine: different texts of the column
-    `text`; None: any rows."""
+    """The rows nearest to the centre of each cluster, K lists of id, text and cosine; texts, if any, are different."""
     found = []
     for rows in clusters.members():
         nearest = rows[: NEAREST if text else count]
@@ -172,8 +166,7 @@ def nearest_examples(clusters: Clusters, index: Index, text: str | None, count: 
 def carrying_words(
     clusters: Clusters, index: Index, condition: str | None, text: str, count: int
 ) -> list[list[CarriedWord]]:
-    """The words that carry each cluster, K lists, best first: of a sample of its texts, half of them the nearest to its
-    centre and half any others."""
+    """The words that carry each cluster, K lists, best first: of texts nearest to its centre, and as many others."""
     members = clusters.members()
     least, most = WEIGHED_OF_EACH
     of_each, draw = max(least, min(most, WEIGHED // len(members))), np.random.default_rng(0)
@@ -189,7 +182,7 @@ def carrying_words(
 
 def weigh_texts(index: Index, texts: Sequence[str | None], conditions: Sequence[str | None]) -> list[list[list[Word]]]:
     """The words of each of N texts with their weights under each of C conditions, C lists of N; no words where there is
-    no text or condition. All at once, for a text is encoded once for all conditions."""
+    no text or condition. A text is encoded once for all conditions."""
     under = [condition for condition in conditions for _ in texts]
     pairs = {TEXT: [*texts] * len(conditions), CONDITION: under}
     answers = pa.table({name: pa.array(values, pa.string()) for name, values in pairs.items()})
@@ -205,9 +198,7 @@ def score_words(clusters: Iterable[Iterable[tuple[str, list[Word]]]], count: int
         W(t, c) = tf(t, c) * log(1 + A / f(t))
 
     tf: the word's share of the weight of the cluster, f: the sum of its shares of all clusters, A: the mean weight of a
-    cluster, which is 1 here. A word in a single text of the cluster comes after those in several. English function
-    words carry none.
-    """
+    cluster, 1 here. A word of one text comes after those of several. English function words carry none."""
     shares: list[dict[str, float]] = []
     counts: list[Counter[str]] = []
     everywhere: defaultdict[str, float] = defaultdict(float)
@@ -237,15 +228,11 @@ def score_words(clusters: Iterable[Iterable[tuple[str, list[Word]]]], count: int
 
 @dataclass(frozen=True, kw_only=True)
 class Facets:
-    """Rows of an index in clusters; unweighed: why their words were not weighed, None where they were.
+    """Rows of an index in clusters."""
 
-    table: one row for each cluster. The last, cluster 0, has the rows that state nothing of the condition, if any.
-    assignments: every row's id, its cluster, and its cosine with the cluster's centre, in the order of the index.
-    """
-
-    table: pa.Table
-    assignments: pa.Table | None
-    unweighed: str | None
+    table: pa.Table  # a row for each cluster; the last, cluster 0, has the rows that state nothing of the condition
+    assignments: pa.Table | None  # id, cluster, and cosine with its centre, of every row in the order of the index
+    unweighed: str | None  # why words were not weighed; None where they were
 
 
 def find_facets(
@@ -259,11 +246,8 @@ def find_facets(
     model: str | None = None,
     assigned: bool = False,
 ) -> Facets:
-    """Group the rows in these blocks, which are under a condition of the index. Raises RequestError.
-
-    stated: rows that state nothing of the condition stand apart. column: with the texts; model: the index's, if it has
-    moved; None: those of the index. assigned: with assignments.
-    """
+    """Group the rows in these blocks, which are under a condition of the index. stated: those that state nothing of it
+    stand apart. column: with the texts; model: the index's, if it has moved. assigned: with assignments."""
     text, unweighed = text_column(index, column), why_unweighed(index, column, model)
     not_stated = _not_stated(index, condition, blocks()) if stated else np.empty(0, np.int64)
 
@@ -277,21 +261,19 @@ def find_facets(
         words = carrying_words(found, index, condition, str(text), WORDS) if unweighed is None else None
         examples = nearest_examples(found, index, text, EXAMPLES)
         table = _table(found.sizes, words, examples, len(not_stated), index.dataset.schema.field(ID).type)
-        return Facets(
-            table=table, assignments=_assignments(index, found, not_stated) if assigned else None, unweighed=unweighed
-        )
+        assignments = _assignments(index, found, not_stated) if assigned else None
+    return Facets(table=table, assignments=assignments, unweighed=unweighed)
 
 
 def _not_stated(index: Index, condition: str | None, blocks: Iterable[Block]) -> np.ndarray:
-    """Offsets of the rows that state nothing of the condition. Raises RequestError where the model does not know."""
+    """Offsets of the rows that state nothing of the condition."""
     if condition is None or not index.gives_stated(condition):
         raise RequestError(f"--stated: expected conditions {WITH_STATED}, got {visible(condition, MOST_LABEL)}")
     offsets_N = np.concatenate([np.empty(0, np.int64), *(offsets_B for offsets_B, _ in blocks)])
     not_stated = offsets_N[index.stated_at(condition, offsets_N) < LEAST_STATED]
     if len(not_stated) == len(offsets_N) > 0:
-        raise RequestError(
-            f"--stated: expected rows that state something of {visible(condition, MOST_LABEL)}, got none"
-        )
+        label = visible(condition, MOST_LABEL)
+        raise RequestError(f"--stated: expected rows that state something of {label}, got none")
     return not_stated
 
 

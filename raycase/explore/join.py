@@ -43,11 +43,9 @@ def join(
     group_rows: int = GROUP_ROWS,
     block_rows: int = BLOCK_ROWS,
 ) -> dict[str, int]:
-    """Search all neighbours, and write them into a folder; returns counts. Raises RequestError and WorkError.
-
-    query_vectors, vectors: outputs of `embed`. shares: of conditions, whose cosines are summed up; default: neighbours
-    under each condition. exclude_same: a column, in which a neighbour has another value. stall_timeout: in minutes.
-    """
+    """Search all neighbours of outputs of `embed`, and write them into a folder; gives counts. shares: of conditions,
+    whose cosines are summed up; default: neighbours under each condition. exclude_same: a column, in which a neighbour
+    has another value. stall_timeout: in minutes."""
     root, shares = locate(output), dict(shares or {})
     places = {"--query-vectors": query_vectors, "--vectors": vectors}
     outputs = {flag: open_written(uri, flag) for flag, uri in places.items()}
@@ -71,9 +69,8 @@ def join(
         there = folder.list()
     check_held(root, RECORD, name)  # what another job wrote into the output is seen with its record
     if lost := sum(group[0] not in there for group in groups):
-        raise WorkError(
-            f"{root.uri}: {lost} of {len(groups)} groups of queries are missing; run the same command again"
-        )
+        missed = f"{lost} of {len(groups)} groups of queries are missing"
+        raise WorkError(f"{root.uri}: {missed}; run the same command again")
     count = read_manifest(asked.output)["pairs"] // (len(asked.job_file.config["conditions"]) if shares else 1)
     rows = ds.dataset(folder.path, filesystem=folder.fs, format="parquet")
     found = count - rows.count_rows(filter=ds.field(RANK) == 1)
@@ -81,7 +78,7 @@ def join(
 
 
 def _check_alike(outputs: Mapping[str, FinishedOutput], shares: Mapping[str, float], exclude_same: str | None) -> None:
-    """Raise RequestError for two outputs that cannot be joined; outputs: by flag, the queries' first."""
+    """Refuse outputs that cannot be joined; they are by flag, the queries' first."""
     for flag, written in outputs.items():
         if not written.names:
             raise RequestError(f"{flag}: expected vectors in {written.output.root.uri}, got none")
@@ -101,10 +98,9 @@ def _check_alike(outputs: Mapping[str, FinishedOutput], shares: Mapping[str, flo
     }
     check_problems(problems)
     for flag, config in zip(outputs, (asked, there), strict=True):
+        expected = f"--condition: expected conditions that each row of {flag} has a vector under"
         if unknown := {*shares} - {*(config["conditions"] or ())}:
-            raise RequestError(
-                f"--condition: expected conditions that each row of {flag} has a vector under, got {min(unknown)!r}"
-            )
+            raise RequestError(f"{expected}, got {min(unknown)!r}")
 
 
 def _cut(written: FinishedOutput, rows: int) -> list[tuple[int, int]]:
@@ -136,7 +132,7 @@ def _find(
     block_rows: int,
     shares: Mapping[str, float],
 ) -> None:
-    """Put the neighbours of the queries in some files into one of `neighbours/`. Raises WorkError for damaged files."""
+    """Put the neighbours of the queries in some files into one of `neighbours/`."""
     file, first, count = group
     columns = list(dict.fromkeys(filter(None, (ID, CONDITION, EMBEDDING, exclude_same))))
     asked, searched = (_opened(uri, name) for uri in outputs)

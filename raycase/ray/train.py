@@ -116,13 +116,13 @@ def _fit_worker(config: dict[str, Any]) -> None:
 
 
 def ray_trainer(workers: int, gpus_per_worker: float | None, cache: Location) -> Trainer:
-    """Join or start Ray. Raises RequestError for workers that do not fit, or a local cache on several machines."""
+    """Join or start Ray."""
     scaling = make_scaling(workers, gpus_per_worker, join_cluster([("--cache", cache)]))
     return Trainer(on_gpu=scaling.use_gpu, fit=partial(fit_on_ray, scaling=scaling), vectors=VectorCache(RayRunner()))
 
 
 def make_scaling(workers: int, gpus_per_worker: float | None, cluster: Capacity) -> ScalingConfig:
-    """Divide the cluster's CPUs among the workers. Raises RequestError for workers that do not fit."""
+    """Divide the cluster's CPUs among the workers."""
     gpus = cluster.gpus(gpus_per_worker)
     if cluster.room(1, gpus) < workers:
         raise RequestError(

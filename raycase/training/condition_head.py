@@ -1,7 +1,8 @@
 """Fitting the head of condition pooling above a frozen encoder, on rated pairs, on pairs drawn from labelled texts, and
-on what teachers rate.
+on what teachers rate; then its unconditional part, and whether a text states anything of a condition.
 
-Shapes: N pairs, B pairs of a batch, R rated ones, D vectors, M dimensions: the nested ones and all.
+Shapes: N pairs, or texts with a condition each, B pairs of a batch, R rated ones, D vectors, M dimensions: the nested
+ones and all; S sentences, W of the states, P of f(s), F features of `StatedHead`.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,41 +13,40 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raycase.errors import WorkError
-from raycase.heads.condition_head import ConditionHead, HeadConfig, ZeroShotHead
+from raycase.evaluation.metrics import auc, calibration_error
+from raycase.heads.condition_head import ConditionHead, HeadConfig, StatedHead, ZeroShotHead
 from raycase.io.labelled_texts import labels_of, read_labelled
 from raycase.io.rated_pairs import NOT_APPLICABLE, read_rated
 from raycase.io.storage import fingerprint
 from raycase.io.vectors import cosines
+from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.models.configs import check_room
 from raycase.models.model_folder import write_folder
 from raycase.models.registry import resolve
 from raycase.training.head_pairs import (
+    EVALUATED_AT_ONCE,
+    FURTHER,
+    FURTHER_OF_MODELS,
     HeadPairs,
     HeadTexts,
     PairIndex,
     PairStates,
+    check_teachers,
+    further_pairs,
     head_correlations,
     head_pair_vectors,
     head_vectors,
-)
-from raycase.training.head_parts import with_stated, with_unconditional_part
-from raycase.training.labelled_pairs import check_drawn, drawn_pairs, parted, stated_texts
-from raycase.training.loop import BatchLoss, FitState, Learner, computed_rows, gather
-from raycase.training.losses import Loss, unit_ratings
-from raycase.training.nested import nested_cosines, nested_loss
-from raycase.training.procedure import Fit, Training, fit_metrics, head_card, read_rated_parts
-from raycase.training.recipe import Recipe
-from raycase.training.teachers import (
-    FURTHER,
-    FURTHER_OF_MODELS,
-    check_teachers,
-    further_pairs,
     pseudo_labelled_pairs,
     scores_by_model,
 )
+from raycase.training.labelled_pairs import check_drawn, drawn_pairs, parted, stated_texts
+from raycase.training.loop import BatchLoss, FitState, Learner, computed_rows, gather
+from raycase.training.procedure import Fit, Training, fit_metrics, head_card, read_rated_parts
+from raycase.training.recipe import Loss, Recipe, nested_cosines, nested_loss, unit_ratings
 from raycase.training.vector_cache import VectorCache
 
 HeadStates = HeadPairs[PairStates]
@@ -73,23 +73,17 @@ class HeadCosine(nn.Module):
 def head_batches(
     train: HeadStates, rated: np.ndarray, batch_size: int, seed: int, pseudo_labelled: int, epoch: int
 ) -> list[np.ndarray]:
-    """Rows of the rated pairs, the drawn ones and the pseudo-labelled ones, which follow each other: the rows `rated`
-    once, in an order that seed and epoch determine.
-
-    Pairs of the same two sentences stand together, so that their tokens go through the head once. pseudo_labelled:
-    number of these pairs, in the order of the groups of rated ones; each batch has `MORE_CONDITIONS` of them for each
-    of its pairs of sentences, whose tokens it reads anyway. Each batch also has a share of the pairs that are drawn for
-    the epoch; without rated pairs, batches have `DRAWN_ALONE` of these. After the last epoch that has some, those of
-    the first come again.
-    """
+    """Rows of the rated pairs, the drawn ones and the pseudo-labelled ones, which follow each other, in an order that
+    seed and epoch determine: the rows `rated` once, those of the same two sentences together, whose tokens are read
+    once; for each of these, `MORE_CONDITIONS` of the `pseudo_labelled` pairs, which stand in the order of their groups;
+    and a share of the epoch's drawn pairs, after the last epoch that has some those of the first again."""
     names, group_R = np.unique(train.rated.groups, return_inverse=True)
     each = pseudo_labelled // max(1, len(names))
     last = int(train.epochs.max(initial=0))
 
     def further(step: int, rows: np.ndarray) -> np.ndarray:
-        random = np.random.default_rng([seed, epoch, step])
         groups = np.unique(group_R[rows])
-        orders = random.permuted(np.tile(np.arange(each), (len(groups), 1)), axis=1)
+        orders = np.random.default_rng([seed, epoch, step]).permuted([np.arange(each)] * len(groups), axis=1)
         before = len(train.rated) + len(train.drawn)
         return before + (each * groups[:, None] + orders[:, :MORE_CONDITIONS]).reshape(-1)
 
@@ -177,7 +171,6 @@ class HeadTraining(Training):
         return super().identity(parts) | ({"teacher_models": described} if described else {})
 
     def share(self, parts: Sequence[Any], vectors: VectorCache) -> tuple[HeadStates, PairStates]:
-        """Raises RequestError also for two conditions of a table that the encoder reads alike."""
         train, validation, *tables = parts
         for table in tables:
             check_room(self.config, [word for column in table.columns for word in column.conditions], "--labelled")
@@ -195,8 +188,7 @@ class HeadTraining(Training):
         validation: PairStates,
         pseudo_labelled: PairIndex | None = None,
     ) -> Learner:
-        """The head. Pairs labelled -1 are not trained on. pseudo_labelled: further pairs of the training sentences,
-        rated by teachers."""
+        """The head. Pairs labelled -1 are not trained on. pseudo_labelled: further pairs that teachers rate."""
         torch.manual_seed(recipe.seed)
         head = ConditionHead(self.shape(train.rated.dim))
         if head.config.activation is None:
@@ -265,13 +257,117 @@ class HeadTraining(Training):
 
 
 def best_head(state: FitState, config: HeadConfig) -> ConditionHead:
-    """The head with the weights of its best epoch, rounded to float16 as they are saved, in evaluation mode.
-
-    Raises WorkError for weights that float16 cannot hold.
-    """
+    """The head with the weights of its best epoch, rounded to float16 as they are saved, in evaluation mode."""
     head = ConditionHead(config)
     rounded = {name.removeprefix("head."): tensor.half().float() for name, tensor in state.best.items()}
     if not all(bool(tensor.isfinite().all()) for tensor in rounded.values()):
         raise WorkError("expected weights that float16 can hold, got larger ones; lower the learning rate")
     head.load_state_dict(rounded)
     return head.eval()
+
+
+# -------------------------------------------------------------------------------------- parts that are fitted last
+
+
+@torch.no_grad()
+def with_unconditional_part(
+    head: ConditionHead,
+    train: PairStates,
+    validation: PairStates,
+    system: ConditionPoolingConfig,
+    share: float,
+    rise: tuple[float, float, float, float],
+) -> ConditionHead:
+    """The head with its unconditional part, for sentences unlike those that trained it, in float16 as it is saved;
+    itself where the share is 0. rise: distances, as `--unconditional-rise` has them."""
+    if not share:
+        return head
+    names = ("unconditional_from", "unconditional_to", "unconditional_alone_from", "unconditional_alone_to")
+    shape: dict[str, Any] = dict(zip(names, rise, strict=True)) | {"unconditional_share": share}
+    shape |= {"unconditional_dim": system.hidden_dim, "unconditional_vector_dim": system.unconditional_dim}
+    whole = _extended(head, **shape)
+    part = whole.unconditional
+    assert part is not None
+
+    def texts(pairs: PairStates) -> tuple[Tensor, Tensor]:
+        """m and f of each distinct sentence of the pairs: (S, W), (S, P)."""
+        read = pairs.states(np.unique(pairs.sentence_index))
+        means, own = zip(*((part.means(s, real).cpu(), own.cpu()) for _, s, real, own in read), strict=True)
+        return torch.cat(means), torch.cat(own)
+
+    trained = torch.from_numpy(np.concatenate(head_vectors(head, train)))
+    part.fit(*texts(train), texts(validation)[0], trained)
+    return whole.half().float().eval()
+
+
+def _extended(head: ConditionHead, **shape: Any) -> ConditionHead:
+    """The head with its weights in a larger shape; what is new is random."""
+    whole = ConditionHead(replace(head.config, **shape))
+    whole.load_state_dict(head.state_dict(), strict=False)
+    return whole
+
+
+# ------------------------------------------------------------------------------- whether a text states something
+
+EPOCHS, LEAST_STEPS, BATCH_SIZE, LEARNING_RATE, WEIGHT_DECAY, DROPOUT = 12, 300, 512, 1e-3, 0.1, 0.3
+LEFT = 5  # one text in so many calibrates, and is not trained on
+
+
+def with_stated(head: ConditionHead, texts: PairStates, seed: int) -> tuple[ConditionHead, dict[str, float]]:
+    """The head with `StatedHead`, in float16 as it is saved, and its figures on texts left out, on which its log-odds
+    are calibrated (Platt, 1999, with his targets); itself without texts, which are those of `HeadPairs.stated`."""
+    if not len(texts):
+        return head, {}
+    torch.manual_seed(seed)
+    whole = _extended(head, stated=True)
+    stated = whole.stated
+    assert stated is not None
+    features_NF, stated_N = stated_features(whole.eval(), texts), torch.tensor(texts.ratings)
+    left_N = torch.from_numpy(texts.sentence_index[:, 0] % LEFT == 0)
+    _fit_stated(stated, features_NF[~left_N], stated_N[~left_N])
+    _calibrate_stated(stated, features_NF[left_N], stated_N[left_N])
+    whole.half().float()  # `stated` with it
+    with torch.inference_mode():
+        probabilities = stated(features_NF[left_N]).sigmoid().numpy()
+    truth = stated_N[left_N].numpy()
+    error = calibration_error(probabilities, truth)
+    return whole, {"auc": 100 * auc(probabilities, truth), "calibration_error": error, "texts": len(truth)}
+
+
+@torch.inference_mode()
+def stated_features(head: ConditionHead, pairs: PairStates) -> Tensor:
+    """What `StatedHead` sees of the first sentences of pairs: (N, F)."""
+    parts = np.array_split(np.arange(len(pairs)), -(-len(pairs) // EVALUATED_AT_ONCE))
+    found = [head_pair_vectors(head, pairs, part, head.stated_features).chunk(2)[0].cpu() for part in parts]
+    return torch.cat(found)
+
+
+def _fit_stated(head: StatedHead, features_NF: Tensor, stated_N: Tensor) -> None:
+    optimizer = torch.optim.AdamW(head.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+    for _ in range(max(EPOCHS, LEAST_STEPS // -(-len(stated_N) // BATCH_SIZE))):
+        for rows in torch.randperm(len(stated_N)).split(BATCH_SIZE):
+            optimizer.zero_grad()
+            log_odds = head(F.dropout(features_NF[rows], DROPOUT))
+            F.binary_cross_entropy_with_logits(log_odds, stated_N[rows]).backward()
+            optimizer.step()
+
+
+def _calibrate_stated(head: StatedHead, features_NF: Tensor, stated_N: Tensor) -> None:
+    with torch.no_grad():
+        log_odds_N = head(features_NF)
+    ones = stated_N.sum()
+    targets_N = torch.where(stated_N == 1, (ones + 1) / (ones + 2), 1 / (len(stated_N) - ones + 2))
+    factor, offset = torch.ones((), requires_grad=True), torch.zeros((), requires_grad=True)
+    optimizer = torch.optim.LBFGS([factor, offset], max_iter=100)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = F.binary_cross_entropy_with_logits(factor * log_odds_N + offset, targets_N)
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    last: Any = head.net[-1]
+    with torch.no_grad():
+        last.weight.mul_(factor)
+        last.bias.mul_(factor).add_(offset)

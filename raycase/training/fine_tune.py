@@ -16,16 +16,15 @@ from torch import Tensor, nn
 
 from raycase.encoder.loading import bf16_is_faster
 from raycase.encoder.token_batch import TokenBatch
+from raycase.evaluation.metrics import correlations
 from raycase.io.rated_pairs import NOT_APPLICABLE, RatedPairs
 from raycase.models.fine_tuned import pair_scores
 from raycase.models.model_folder import begin_folder
 from raycase.models.pairs import RatedTexts
 from raycase.names import Compute
 from raycase.training.loop import FitState, Learner, computed_rows, gather, restore
-from raycase.training.losses import LOSSES, Loss, unit_ratings
-from raycase.training.nested import correlations
 from raycase.training.procedure import Training, fine_tuned_card, fit_metrics
-from raycase.training.recipe import Recipe
+from raycase.training.recipe import LOSSES, Loss, Recipe, unit_ratings
 
 POOL = 16  # batches whose pairs are sorted by length together
 
@@ -38,15 +37,13 @@ def autocast(module: nn.Module, compute: torch.dtype) -> torch.autocast:
 
 @dataclass(frozen=True, kw_only=True)
 class FineTuning(Training):
-    """A system that is trained with its encoder. dropout: of every layer of the encoder; None: as in its configuration.
-    task: what it is trained for, in fingerprints and `metrics.json`."""
+    """A system that is trained with its encoder."""
 
-    dropout: float | None
-    task: str
+    dropout: float | None  # of every layer of the encoder; None: as in its configuration
+    task: str  # what it is trained for, in fingerprints and `metrics.json`
 
     def on(self, *, gpu: bool) -> Self:
-        """With the number format of this machine, for all workers: bfloat16 on GPUs and on processors that are faster
-        with it."""
+        """With the number format of this machine: bfloat16 on GPUs and on processors that are faster with it."""
         default: Compute = "bfloat16" if gpu or bf16_is_faster(torch.device("cpu")) else "float32"
         return replace(self, compute=self.compute or default)
 
@@ -114,12 +111,10 @@ class TokenizedRatedPairs:
 
 @dataclass(frozen=True, kw_only=True)
 class PairTuning(FineTuning):
-    """An encoder that is fine-tuned until pairs get the scores that people gave them. Those labelled -1 are not trained
-    on. read_pairs: reads the training and the validation pairs; loss: over what the module gives for a whole batch, and
-    its ratings."""
+    """An encoder that is fine-tuned until pairs get the scores that people gave; those labelled -1 do not count."""
 
-    read_pairs: Callable[[str, str], tuple[RatedPairs, RatedPairs]]
-    loss: Callable[[Tensor, Tensor], Tensor]
+    read_pairs: Callable[[str, str], tuple[RatedPairs, RatedPairs]]  # the training and the validation pairs
+    loss: Callable[[Tensor, Tensor], Tensor]  # of what the module gives for a whole batch, and its ratings
 
     def read(self) -> tuple[RatedPairs, RatedPairs]:
         return self.read_pairs(self.train, self.validation)
@@ -157,12 +152,10 @@ def rated_loss(loss: Loss, scores_B: Tensor, ratings_B: Tensor) -> Tensor:
 def length_batches(
     lengths_N: np.ndarray, groups_N: np.ndarray, rows: np.ndarray, batch_size: int, seed: int, epoch: int
 ) -> list[np.ndarray]:
-    """Every row of `rows` once, in batches of similar length; determined by seed and epoch.
+    """Every row of `rows` once, in batches of similar length, which need little padding; determined by seed and epoch.
 
-    Similar lengths need little padding. Groups stay together, so that the texts they share are encoded once. Groups are
-    shuffled, cut into pools of `POOL` batches and sorted within a pool; then the batches are shuffled. One batch may be
-    short.
-    """
+    Groups stay together, so that the texts they share are encoded once. They are shuffled, cut into pools of `POOL`
+    batches and sorted within a pool; then the batches are shuffled."""
     _, of_row = np.unique(groups_N[rows], return_inverse=True)
     random = np.random.default_rng([seed, epoch])
     shuffled = random.permutation(of_row.max() + 1)[of_row]  # the random position of each row's group

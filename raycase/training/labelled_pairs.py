@@ -42,7 +42,7 @@ def drawn_pairs(sets: Sequence[LabelledTexts], epochs: int, seed: int) -> tuple[
 
 
 def check_drawn(pairs: RatedPairs, sets: Sequence[LabelledTexts]) -> None:
-    """Raise RequestError where all that was drawn is rated alike."""
+    """Refuse pairs that are all rated alike."""
     if len({*pairs.ratings.tolist()}) < 2:
         got = f"none among {sum(map(len, sets))} texts; a fifth is held out: add texts, or give --validation"
         raise RequestError(f"--labelled: expected two labels in a column, one of them of two texts, got {got}")
@@ -63,13 +63,8 @@ def stated_texts(sets: Sequence[LabelledTexts], seed: int) -> RatedPairs:
 
 def _rated(uri: str, rows: Sequence[tuple[str, str, str, float]]) -> RatedPairs:
     firsts, seconds, conditions, ratings = map(list, zip(*rows, strict=True)) if rows else ([], [], [], [])
-    return RatedPairs(
-        uri=uri,
-        sentences1=firsts,
-        sentences2=seconds,
-        conditions=conditions,
-        ratings=np.array(ratings, np.float32),
-    )
+    texts = {"sentences1": firsts, "sentences2": seconds, "conditions": conditions}
+    return RatedPairs(uri=uri, ratings=np.array(ratings, np.float32), **texts)
 
 
 def parted(labelled: LabelledTexts, seed: int) -> tuple[LabelledTexts, LabelledTexts]:

@@ -46,10 +46,8 @@ TITLES = {"spearman": "Spearman", "pearson": "Pearson", "rte": "RTE", "eis": "EI
 
 @dataclass(frozen=True, kw_only=True)
 class FitState:
-    """The state of a fit after an epoch, from which `fit` resumes as if it had never stopped.
-
-    Holds only trained weights, no frozen ones; of `fit` it is good until the next epoch begins.
-    """
+    """The state of a fit after an epoch, from which `fit` resumes as if it had never stopped: the trained weights
+    themselves, so that one of `fit` is good until the next epoch begins."""
 
     weights: Weights
     best: Weights  # of the best epoch so far
@@ -92,10 +90,8 @@ class FitState:
 def show(line: dict[str, float]) -> None:
     """Print the metrics of an epoch."""
     scores = "".join(f"{title} {figure(line[name]):>6}  " for name, title in TITLES.items() if name in line)
-    print(
-        f"epoch {line['epoch']:>3}  loss {line['loss']:.4f}  {scores}{line['seconds']:.2f} s  {line['mib']:,} MiB",
-        flush=True,
-    )
+    cost = f"{line['seconds']:.2f} s  {line['mib']:,} MiB"
+    print(f"epoch {line['epoch']:>3}  loss {line['loss']:.4f}  {scores}{cost}", flush=True)
 
 
 def best_epoch_of(history: Sequence[dict[str, float]], select: str) -> int:
@@ -113,11 +109,9 @@ def fit(
 ) -> Iterator[FitState]:
     """Train with AdamW and yield the state after each epoch, until the best epoch is `patience` epochs ago.
 
-    `wrap` moves the module to its device and may wrap it in DistributedDataParallel.
-    A state holds the trained weights themselves, not a copy: use it before the next epoch begins.
-    Dropout is seeded by (seed, epoch, rank), so a fit that resumes from a saved state equals one that was never
-    stopped. Only rank 0 evaluates. Raises WorkError for a loss or weights that are not finite, and where no epoch has a
-    number of `select`.
+    `wrap` moves the module to its device and may wrap it in DistributedDataParallel. Dropout is seeded by (seed, epoch,
+    rank), so a fit that resumes from a saved state equals one that was never stopped. Raises WorkError for a loss or
+    weights that are not finite, and where no epoch has a number of `select`.
     """
     select = recipe.select
     module = wrap(learner.module)
@@ -254,19 +248,15 @@ def world_size() -> int:
 
 
 def computed_rows(batch: np.ndarray) -> tuple[np.ndarray, int]:
-    """The rows of a batch that this process computes, contiguous, and how many of them count.
-
-    One without rows computes a row and drops its result, for DistributedDataParallel waits for every process.
-    """
+    """The rows of a batch that this process computes, contiguous, and how many of them count: one without rows computes
+    a row and drops its result, for DistributedDataParallel waits for every process."""
     rows = np.array_split(batch, world_size())[rank()]
     return (rows, len(rows)) if len(rows) else (batch[:1], 0)
 
 
 def gather(shard_ND: Tensor, rows: int) -> Tensor:
-    """The shards of all processes as one batch of `rows`, in order; the gradient flows only into this process's shard.
-
-    Every process computes the same loss of the whole batch, whose gradient is the sum of the processes' gradients.
-    """
+    """The shards of all processes as one batch of `rows`, in order; the gradient flows into this process's shard alone:
+    that of the whole batch's loss, which every process computes, is the sum of theirs."""
     world = world_size()
     if world == 1:
         return shard_ND

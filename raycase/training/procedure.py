@@ -33,32 +33,27 @@ Fit = Callable[..., FitState]  # recipe, what makes the `Learner` of it and of d
 
 @dataclass(frozen=True, kw_only=True)
 class Training(ABC):
-    """What a system is trained by.
+    """What a system is trained by."""
 
-    start: gives the system before it is trained. settings: the flags that determine the weights, besides those of the
-    data and the system, and the seed, as fingerprints and `metrics.json` have them. compute: the number format inside
-    the encoder. cache: of vectors. train, validation: files.
-    """
-
-    start: Callable[[], Any]
+    start: Callable[[], Any]  # gives the system before it is trained
     recipe: Recipe
-    settings: Mapping[str, Any]
-    compute: Compute | None
-    cache: Location
+    settings: Mapping[str, Any]  # what determines the weights besides data, system and seed, as `metrics.json` has it
+    compute: Compute | None  # the number format inside the encoder
+    cache: Location  # of vectors
     train: str
     validation: str
 
     @cached_property
     def config(self) -> Any:
-        """The system before it is trained. Raises RequestError."""
+        """The system before it is trained."""
         return self.start()
 
     def read(self) -> tuple[Any, ...]:
-        """Read the training and the validation data, each with its `uri` and `data_sha256`. Raises RequestError."""
+        """Read the training and the validation data, each with its `uri` and `data_sha256`."""
         return read_rated_parts(self.train, self.validation)
 
     def identity(self, parts: Sequence[Any]) -> dict[str, Any]:
-        """Everything that determines the weights. Raises RequestError for flags that do not fit the system."""
+        """Everything that determines the weights."""
         return {
             "model": self.config.describe(),
             "compute": self.compute,
@@ -95,8 +90,7 @@ class Training(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Trainer:
-    """What embeds the texts of a training, and runs its fits: `fit_here`, or one on Ray that equals it. Fits are also
-    told where their checkpoints are, and by which `Tracker` they report."""
+    """What embeds the texts of a training, and runs its fits: `fit_here`, or one on Ray that equals it."""
 
     on_gpu: bool
     fit: Callable[..., FitState]
@@ -111,10 +105,8 @@ def fit_here(
     checkpoints: Location,
     tracker: Tracker,
 ) -> FitState:
-    """Run a fit in this process, print and report each epoch, and return the last state. Raises WorkError.
-
-    An encoder's fit writes a checkpoint after each epoch, and goes on from the one that is there.
-    """
+    """Run a fit in this process and report each epoch; gives the last state. An encoder's fit goes on from the
+    checkpoint that it writes after each epoch."""
     file = checkpoints / STATE
     state = FitState.from_bytes(file.read()) if not recipe.frozen and file.exists() else None
     to_device = partial(nn.Module.to, device=device)
@@ -134,7 +126,7 @@ def local_trainer(gpus_per_worker: float | None) -> Trainer:
 
 
 def read_rated_parts(train_uri: str, validation_uri: str) -> tuple[RatedPairs, RatedPairs]:
-    """Read rated pairs to train on and to validate with, which are others. Raises RequestError."""
+    """Read rated pairs to train on and to validate with, which are others."""
     train, validation = read_rated(train_uri, "--train"), read_rated(validation_uri, "--validation")
     invalid = sorted({float(r) for r in train.ratings if r != NOT_APPLICABLE and not 1 <= r <= 5})
     if invalid:
@@ -156,10 +148,9 @@ def named_parts(parts: Sequence[Any]) -> dict[str, Any]:
 
 def fit_metrics(state: FitState) -> dict[str, Any]:
     """Metrics of the best epoch, and of every epoch."""
+    best = {name: value for name, value in state.best_line.items() if name not in ("epoch", "loss", "seconds", "mib")}
     return {
-        "validation": {
-            name: value for name, value in state.best_line.items() if name not in ("epoch", "loss", "seconds", "mib")
-        },
+        "validation": best,
         "best_epoch": state.best_epoch,
         "epochs": len(state.history),
         "history": state.history,

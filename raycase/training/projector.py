@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from raycase.encoder.model_files import is_trained
 from raycase.errors import RequestError
+from raycase.evaluation.metrics import nested_correlations
 from raycase.heads.projector import Projector, ProjectorConfig, project
 from raycase.io.rated_pairs import RatedPairs
 from raycase.models.case import CaseConfig
@@ -24,16 +25,13 @@ from raycase.models.model_folder import write_folder
 from raycase.models.pairs import PairVectors
 from raycase.models.registry import resolve
 from raycase.training.loop import FitState, Learner, computed_rows, epoch_batches, gather
-from raycase.training.losses import Loss, unit_ratings
-from raycase.training.nested import nested_correlations, nested_cosines, nested_loss
 from raycase.training.procedure import Training, case_card, fit_metrics
-from raycase.training.recipe import Recipe
+from raycase.training.recipe import Loss, Recipe, nested_cosines, nested_loss, unit_ratings
 from raycase.training.vector_cache import VectorCache
 
 
 def pair_loss(train: PairVectors, shape: ProjectorConfig, loss: Loss, module: nn.Module, batch: np.ndarray) -> Tensor:
-    """The loss of g over a whole batch, the mean over the nested dimensions and all; both sentences go through the same
-    g (a Siamese bi-encoder)."""
+    """The loss of g over a whole batch, the mean over the nested dimensions and all."""
     device = next(module.parameters()).device
     rows_b, count = computed_rows(batch)
     x_2bD = torch.from_numpy(train.vectors[train.pair_index[rows_b].T.reshape(-1)]).to(device)  # indexing copies
@@ -57,10 +55,9 @@ def best_projector(state: FitState, config: ProjectorConfig) -> Projector:
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectorTraining(Training):
-    """A projector on a frozen encoder (CASE, section 3.2). shape: gives that of g for the dimension of its input; it
-    raises RequestError for too large nested dimensions."""
+    """A projector on a frozen encoder (CASE, section 3.2)."""
 
-    shape: Callable[[int], ProjectorConfig]
+    shape: Callable[[int], ProjectorConfig]  # that of g for the dimension of its input
     loss: Loss
 
     def identity(self, parts: Sequence[Any]) -> dict[str, Any]:
@@ -102,8 +99,7 @@ class ProjectorTraining(Training):
 def starting_system(
     model: str, text_choices: dict[str, Any], prompt: str | None, *, subtract: bool | None
 ) -> CaseConfig:
-    """The system without g: zero-shot CASE, or the encoder of a fine-tuned bi-encoder. text_choices: as `find_encoder`
-    takes them; prompt: as a person gave it. Raises RequestError."""
+    """The system without g: zero-shot CASE, or the encoder of a fine-tuned bi-encoder. prompt: as a person gave it."""
     if not is_trained(model):
         return resolve_case(model, **text_choices, subtract=subtract)
     system = resolve(model, prompt=prompt, pooling=text_choices["pooling"])

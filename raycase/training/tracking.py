@@ -27,10 +27,7 @@ CLIENTS = {"tensorboard": "tensorboardX:SummaryWriter", "mlflow": "mlflow:Mlflow
 
 
 def check_track(to: Track | None) -> None:
-    """Name the project where the environment names none.
-
-    Raises RequestError for a package or a key that is missing, and for a service that does not answer.
-    """
+    """Refuse a package or a key that lacks, and a service that does not answer; name the project if nothing does."""
     if to is None:
         return
     try:
@@ -51,26 +48,18 @@ def check_track(to: Track | None) -> None:
 
 @dataclass
 class Tracker:
-    """Prints the epochs of fits and sends them to a service, where one is named, each fit as a run.
-
-    folder: of the model; facts: parameters that all its fits share.
-    """
+    """Prints the epochs of fits and sends them to a service, where one is named, each fit as a run."""
 
     to: Track | None
-    folder: Path
-    facts: Mapping[str, Any]
+    folder: Path  # of the model
+    facts: Mapping[str, Any]  # parameters that all its fits share
     fits: int = 0  # so far
 
     @contextmanager
     def open_run(self, recipe: Recipe, shown: int = 0) -> Iterator[Report]:
-        """Open the run of a fit; gives what takes its history as that grows. shown: epochs that were printed before.
-
-        Raises WorkError where the service fails.
-        """
-        if not self.fits and self.to:
-            shutil.rmtree(
-                self.folder / EVENTS, ignore_errors=True
-            )  # of an earlier training; one that resumes sends all
+        """Open the run of a fit; gives what takes its history as that grows. shown: epochs that were printed before."""
+        if not self.fits and self.to:  # of an earlier training; one that resumes sends all
+            shutil.rmtree(self.folder / EVENTS, ignore_errors=True)
         self.fits += 1
         parameters = {**self.facts, "epochs": recipe.epochs, "seed": recipe.seed}
         sent = 0

@@ -71,12 +71,8 @@ class VectorCache:
     def vectors_of(
         self, texts: TextsOrPairs, config: EmbedderConfig, *, name: str, cache: Location, compute: Compute | None = None
     ) -> np.ndarray:
-        """f(s) of distinct sentences, or the vectors before g of distinct (sentence, condition): (P, D) float32, the
-        views side by side. name: of the data, for messages.
-
-        Each view of (encoder, data) is embedded once, into a folder of the cache named by its fingerprint, and read
-        from there later. Raises RequestError for a text that cannot be embedded.
-        """
+        """f(s) of distinct sentences, or the vectors before g of distinct (sentence, condition): (P, D) float32, views
+        side by side. Each view is embedded once, into a folder of the cache. name: of the data, for messages."""
         pairs = [(text, "") if isinstance(text, str) else text for text in texts]
         unconditional = isinstance(texts[0], str)
         views = config.views_apart[:1] if unconditional else config.views_apart
@@ -86,7 +82,7 @@ class VectorCache:
     def pair_vectors(
         self, rated: RatedPairs, config: EmbedderConfig, *, cache: Location, compute: Compute | None = None
     ) -> PairVectors:
-        """Both sentences of each pair under its condition, the views side by side. Raises RequestError."""
+        """Both sentences of each pair under its condition, the views side by side."""
         vectors = self.vectors_of(rated.distinct, config, name=rated.uri, cache=cache, compute=compute)
         return PairVectors(vectors=vectors, pair_index=rated.pair_index, ratings=rated.ratings)
 
@@ -107,10 +103,7 @@ class VectorCache:
     def scores_of(
         self, rows: Sequence[SentencePair], model: str, *, name: str, cache: Location, compute: Compute | None = None
     ) -> np.ndarray:
-        """The scores by a trained model of N pairs of sentences, each under its condition: (N,) float64.
-
-        Raises RequestError for a pair that cannot be scored.
-        """
+        """The scores by a trained model of N pairs of sentences, each under its condition: (N,) float64."""
         identity = {"model": resolve(model).describe(), "scored": texts_sha256(rows), "compute": compute}
         folder = cache / fingerprint(identity)[:16]
         output = Output((folder / "scored").uri, SCORES)
@@ -153,7 +146,7 @@ class VectorCache:
         return _read(vectors, len(pairs))
 
     def _run(self, request: Request, rows: Sequence[tuple[str, ...]], expected: str) -> None:
-        """Run a job over these rows. Raises RequestError if one is rejected."""
+        """Run a job over these rows, of which none may be rejected."""
         try:
             run(request, self.runner)
         except UnfitError as error:

@@ -2,18 +2,22 @@
 
 import csv
 import json
+import math
+from functools import partial
 
 import numpy as np
 import pytest
 import scipy.stats
 import torch
-from helpers import vectors_of
+from helpers import rated_rows, to_csv, vectors_of
 from nested_models import save_condition_pooling
 
 import raycase
+from raycase.cli import main
 from raycase.commands.evaluate import measure
 from raycase.errors import RequestError
 from raycase.evaluation.report import render_ranked
+from raycase.io.storage import json_bytes
 from raycase.io.vectors import cosines
 
 
@@ -78,6 +82,27 @@ def test_wrong_models_are_refused_and_the_earlier_report_stays(evaluation, model
         with pytest.raises(RequestError, match=words):
             measure(evaluation(*names), vectors_of=vectors_of)
     assert {f.name: f.read_bytes() for f in (tmp_path / "report").iterdir()} == before
+
+
+def test_json_has_null_for_what_is_no_number(capsys):
+    value = {"a": math.nan, "b": [math.inf, (np.float64("nan"), 1.5)], "c": {"d": -math.inf}}
+    wanted = {"a": None, "b": [None, [None, 1.5]], "c": {"d": None}}
+    assert json.loads(json_bytes(value), parse_constant=pytest.fail) == wanted
+    main(["verify", "x"], work=lambda job: value)
+    assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == wanted
+
+
+def test_an_evaluation_without_any_figure_says_why_and_ends_with_an_error(tiny_model, tmp_path, capsys):
+    frame = rated_rows(20, 0)
+    file = to_csv(frame.assign(sentence2=frame.sentence1), tmp_path / "same.csv")
+    words = ["evaluate", "--model", str(tiny_model), "--prompt", "concat-sc", "--pooling", "mean", "--data", file]
+    words += ["--output", str(tmp_path / "r"), "--resamples", "100", "--compute", "float32"]
+    with pytest.raises(SystemExit) as stop:
+        main(words, work=partial(measure, vectors_of=vectors_of))
+    printed = capsys.readouterr()
+    assert stop.value.code == 1 and "error: expected a system with a figure that is a number" in printed.err
+    assert f"undefined for {tiny_model}: spearman" in printed.err
+    assert f"- undefined for {tiny_model}: spearman" in (tmp_path / "r" / "report.md").read_text()
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""The command explore: its page has the rows, neighbours, facets and words of the index."""
+"""The command explore: its page has what the index has; rows stand by their neighbours, and move little."""
 
 import json
 import re
@@ -13,8 +13,11 @@ from helpers import embedded
 from indexed import refuse
 
 from raycase.commands.explore import ExploreFlags, explore
+from raycase.explore.condition_map import place
 from raycase.index.answers import looked_at
 from raycase.index.index import Index
+from raycase.index.topk import nearest_others
+from raycase.io.vectors import l2_normalize
 
 # not imported here: it takes seconds, in each of pytest's workers
 NO_UMAP = pytest.mark.skipif(find_spec("umap") is None, reason="pip install 'raycase[explore]'")
@@ -134,3 +137,40 @@ def test_wrong_requests_are_refused(home, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "umap", None)
     ask(r"umap-learn for explore, got none; install it with: pip install 'raycase\[explore\]'")
     assert not list(tmp_path.iterdir())
+
+
+def groups(seed, noise=0.3, count=120, dim=16):
+    """Unit vectors around three directions, and the direction of each."""
+    draw = np.random.default_rng(seed)
+    group = np.arange(count) % 3
+    vectors = np.eye(3, dim)[group] + noise * draw.normal(size=(count, dim)) / np.sqrt(dim)
+    return l2_normalize(vectors.astype(np.float32)), group
+
+
+def placed(vectors, start=None):
+    cosines, rows = nearest_others(vectors, 14)
+    return place(vectors, cosines, rows, start)
+
+
+def test_alike_rows_stand_together_and_again_at_the_same_places():
+    vectors, group = groups(0)
+    positions = placed(vectors)
+    apart = np.linalg.norm(positions[:, None] - positions[None], axis=2)
+    np.fill_diagonal(apart, np.inf)
+    assert (group[apart.argmin(axis=1)] == group).mean() > 0.95
+    assert np.abs(positions).max() <= 1 and positions.shape == (120, 2)
+    assert (placed(vectors) == positions).all()
+
+
+def test_points_start_from_the_map_before_and_lie_as_it_does():
+    positions, others = placed(groups(0)[0]), groups(1)[0]
+    for mirror in ([1, 1], [-1, 1]):
+        before = positions * mirror
+        moved = placed(others, before)
+        assert np.linalg.norm(moved - before) < 0.8 * np.linalg.norm(moved - before * [-1, 1])
+
+
+@pytest.mark.parametrize("count", [3, 4, 20])
+def test_few_rows_and_equal_rows_have_places(count):
+    for vectors in (groups(0, count=count)[0], np.tile(np.eye(1, 8, dtype=np.float32), (count, 1))):
+        assert np.isfinite(placed(vectors)).all()

@@ -12,8 +12,7 @@ from torch import nn
 
 from raycase.training.fine_tune import PairTuning, TokenizedRatedPairs, length_batches, rated_loss
 from raycase.training.loop import fit
-from raycase.training.losses import Loss
-from raycase.training.recipe import Recipe
+from raycase.training.recipe import Loss, Recipe
 
 
 def test_a_small_set_by_hand():

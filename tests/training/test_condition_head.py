@@ -15,6 +15,7 @@ import raycase
 from raycase.commands.embed import EmbedFlags, check_embed
 from raycase.commands.train import ConditionPoolingFlags
 from raycase.errors import RequestError
+from raycase.evaluation.metrics import correlations
 from raycase.io.rated_pairs import read_rated
 from raycase.io.vectors import pair_cosines
 from raycase.job.run import run
@@ -22,7 +23,6 @@ from raycase.job.runner import Runner
 from raycase.job.verify import verify
 from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.tokens.stored import STATES, StoredStates
-from raycase.training.nested import correlations
 from raycase.training.vector_cache import StateResult
 
 RECIPE = {"layers": (0.0, 1.0), "heads": 4, "head_dim": 16, "dim": 32, "epochs": 8, "batch_size": 32}

@@ -168,10 +168,6 @@ def test_a_resumed_fit_equals_one_that_never_stopped():
     assert_equal(last, undisturbed[-1])
 
 
-def read_state(file):
-    return FitState.from_bytes(file.read_bytes())
-
-
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
     """The folder that two processes left their results in."""
@@ -182,44 +178,24 @@ def two(tmp_path_factory):
     return folder
 
 
-def assert_one(two, name, one, gradients=None, atol=1e-5):
-    """Both processes end alike, and as one process does; gives the state of the first."""
-    first, second = (read_state(two / f"{name}-{rank}") for rank in (0, 1))
+@pytest.mark.parametrize("name", two_processes.FITS)
+def test_two_processes_end_alike_and_as_one_does(two, name):
+    one, gradients = two_processes.FITS[name](two)
+    first, second = (FitState.from_bytes((two / f"{name}-{rank}").read_bytes()) for rank in (0, 1))
     assert_equal(first, second)
     for part in ("weights", "best"):
         found, wanted = getattr(first, part), getattr(one, part)
         assert found.keys() == wanted.keys()
         for key in wanted:
             if not key.endswith("key.bias"):  # its gradient is 0 but for rounding, which AdamW turns into whole steps
-                torch.testing.assert_close(found[key], wanted[key], rtol=0, atol=atol)
-    if gradients is not None:  # Adam forgives a gradient that is larger or smaller by a factor
-        found = load_file(two / f"{name}-gradients-0")
-        assert found.keys() == gradients.keys()
-        for key, wanted in gradients.items():
-            torch.testing.assert_close(found[key], wanted, rtol=1e-3, atol=1e-5)
-    assert first.line["loss"] == pytest.approx(one.line["loss"], abs=1e-5)
-    return first
-
-
-@pytest.mark.parametrize(("loss", "rows"), two_processes.CASES)
-def test_two_processes_equal_one(two, loss, rows):
-    one, gradients = two_processes.fitted(loss, rows)
-    first = assert_one(two, f"{loss}-{rows}", one, gradients)
-    assert first.best_epoch == one.best_epoch
+                torch.testing.assert_close(found[key], wanted[key], rtol=0, atol=1e-5)
+    found = load_file(two / f"{name}-gradients-0")  # Adam forgives one that is larger or smaller by a factor
+    assert found.keys() == gradients.keys()
+    for key, wanted in gradients.items():
+        torch.testing.assert_close(found[key], wanted, rtol=1e-3, atol=1e-5)
+    assert first.best_epoch == one.best_epoch and first.line["loss"] == pytest.approx(one.line["loss"], abs=1e-5)
     for line, wanted in zip(figures(first), figures(one), strict=True):
         assert line == pytest.approx(wanted, abs=1e-3)
-
-
-@pytest.mark.parametrize("name", two_processes.TUNED)
-def test_two_processes_fine_tune_as_one(two, name):
-    one, gradients = two_processes.fine_tuned(two, name)
-    first = assert_one(two, name, one, gradients)
-    assert first.line["spearman"] == pytest.approx(one.line["spearman"], abs=1e-3)
-
-
-@pytest.mark.parametrize("heads", two_processes.HEADS)
-def test_two_processes_fit_a_condition_head_as_one(two, heads):
-    assert_one(two, f"heads-{heads}", *two_processes.head_fitted(heads))
 
 
 @pytest.mark.parametrize("rows", two_processes.SHARES)

@@ -8,7 +8,7 @@ from scipy.stats import pearsonr
 
 from raycase.commands.train import TRAIN_FLAGS
 from raycase.errors import RequestError
-from raycase.training.losses import LOSSES, Loss, pearson_loss
+from raycase.training.recipe import LOSSES, Loss, pearson_loss
 
 
 def test_the_pearson_loss_is_one_minus_scipys():

@@ -87,3 +87,12 @@ def test_validation_pairs_are_not_trained_on(training, tmp_path):
         RequestError, match=r"pairs that are not in --train, got 1 of 40 in .*both\.csv, the first in row 7"
     ):
         train_here(replace(training, train=both))
+
+
+def test_labels_that_float32_cannot_hold_or_tell_apart_are_refused(tmp_path):
+    for label, said in (
+        ([1e308, *[1] * 9], "row 0: expected a number"),
+        ([3 + n * 1e-9 for n in range(10)], "got only 3"),
+    ):
+        with pytest.raises(RequestError, match=said):
+            read_rated(to_csv(rated_rows(10, 0).assign(label=label), tmp_path / "a.csv"), "--train")

@@ -21,20 +21,11 @@ KEY = "0123456789" * 4
 @pytest.fixture(autouse=True)
 def places(tmp_path, monkeypatch):
     """Every service keeps what it gets in the test's folder."""
-    store = f"sqlite:///{tmp_path}/mlflow.db"
-    environment = {
-        "MLFLOW_TRACKING_URI": store,
-        "MLFLOW_EXPERIMENT_NAME": "raycase",
-        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
-    }
-    environment |= {
-        "WANDB_PROJECT": "raycase",
-        "WANDB_MODE": "offline",
-        "WANDB_DIR": str(tmp_path),
-        "WANDB_API_KEY": KEY,
-    }
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
+    of_mlflow = {"TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db", "EXPERIMENT_NAME": "raycase"}
+    of_wandb = {"PROJECT": "raycase", "MODE": "offline", "DIR": str(tmp_path), "API_KEY": KEY}
+    for service, given in {"MLFLOW": of_mlflow | {"HTTP_REQUEST_MAX_RETRIES": "0"}, "WANDB": of_wandb}.items():
+        for name, value in given.items():
+            monkeypatch.setenv(f"{service}_{name}", value)
     mlflow.set_tracking_uri(None)
 
 

@@ -24,10 +24,9 @@ ALL = "mean of the columns"
 
 
 def read(data: str, labels: Sequence[str] = ()) -> list[LabelledTexts]:
-    """Read each table with its JSON. Raises RequestError."""
+    """Read each table with its JSON."""
     files = [file.uri for file in find_input(data, "--data")]
-    labels_of_files = zip(files, labels_of(files, labels), strict=True)
-    return [read_labelled(uri, own, "--data") for uri, own in labels_of_files]
+    return [read_labelled(uri, own, "--data") for uri, own in zip(files, labels_of(files, labels), strict=True)]
 
 
 def measure(settings: Settings, tables: list[LabelledTexts], models: Sequence[Model]) -> dict[str, Any]:
@@ -46,18 +45,14 @@ def measure(settings: Settings, tables: list[LabelledTexts], models: Sequence[Mo
             systems.append(RankedSystem(name=name, what=what, values={ALL: means_CM} | values))
     rows = sum(map(len, tables))
     stated = {model.name: _stated(settings, tables, model) for model in models}
-    figures = [f"{name} {interval(figure)}" for name, figure in stated.items() if figure]
+    figures = ", ".join(f"{name} {interval(figure)}" for name, figure in stated.items() if figure)
+    aucs = f"\n\nWhether a text states anything of a column's condition, AUC x 100: {figures}" if figures else ""
     return {"stated": stated} | rank_systems(
         settings,
         title="Labelled texts",
         about=f"{rows:,} texts. Of the {NEAREST} texts nearest to each one under a column's condition, the share x 100 "
         "with a label of the same group (`group`), and with the same label (`label`), among texts that have a label. "
-        "With 95 % intervals of the bootstrap over texts; for the mean of the columns, over columns."
-        + (
-            "\n\nWhether a text states anything of a column's condition, AUC x 100: " + ", ".join(figures)
-            if figures
-            else ""
-        ),
+        f"With 95 % intervals of the bootstrap over texts; for the mean of the columns, over columns.{aucs}",
         data={"rows": rows, "sha256": [table.data_sha256 for table in tables]},
         measures=MEASURES,
         systems=systems,

@@ -9,7 +9,7 @@ from raycase.commands.flags import Advanced, Hidden, TextFlags
 from raycase.commands.train import RatedFlags
 from raycase.encoder.pooling import Pooling
 from raycase.papers.baselines import Compose
-from raycase.training.losses import Loss
+from raycase.training.recipe import Loss
 
 if TYPE_CHECKING:
     from raycase.models.configs import SystemConfig

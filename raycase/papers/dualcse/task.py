@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from raycase.encoder.token_batch import Prepared
 from raycase.errors import RequestError
 from raycase.evaluation.models import Model, vectors
-from raycase.evaluation.procedure import Task
 from raycase.evaluation.report import RankedSystem, Settings, rank_systems
+from raycase.evaluation.tasks import Task
 from raycase.io.rated_pairs import texts_sha256
 from raycase.io.reader import read_files
 from raycase.models.pairs import Indexed, check_accepted

@@ -26,11 +26,9 @@ class SimCseFlags(TrainFlags):
     validation: str
     """Validation premises, which select the best epoch; never trained on."""
     learning_rate: float = 5e-5
-    """Peak learning rate of AdamW."""
     batch_size: int = 64
     """Premises per batch, over all workers."""
     epochs: int = 3
-    """Maximum number of epochs, over which the learning rate falls to 0."""
     pooling: Advanced[Pooling] = Pooling.CLS
     """How tokens become one vector: cls (the paper's), or mean, for mean-pooled encoders (MiniLM)."""
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from raycase.evaluation.metrics import Correlation, spearman
 from raycase.evaluation.models import Model, no_condition
-from raycase.evaluation.procedure import Task
 from raycase.evaluation.report import Settings
+from raycase.evaluation.tasks import Task
 from raycase.evaluation.tasks.csts import compare_scores
 from raycase.io.rated_pairs import SCORE, RatedPairs, read_rated
 from raycase.papers.mixsp.model import UPPER

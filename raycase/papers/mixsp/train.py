@@ -12,8 +12,7 @@ from raycase.commands.flags import Advanced
 from raycase.commands.train import TrainFlags
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError, note
-from raycase.training.losses import squared_error
-from raycase.training.recipe import Recipe
+from raycase.training.recipe import Recipe, squared_error
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -81,11 +80,9 @@ class MixSpFlags(TrainFlags):
     validation: str
     """Validation pairs, which select the best epoch; never trained on."""
     learning_rate: float = 5e-5
-    """Peak learning rate of AdamW."""
     batch_size: int = 16
     """Scored pairs per batch, over all workers."""
     epochs: int = 10
-    """Maximum number of epochs, over which the learning rate falls to 0."""
 
     SYSTEM = "mixsp"
     RECIPE = Recipe(patience=10, weight_decay=0.1, warmup=0.1)
