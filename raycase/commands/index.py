@@ -25,7 +25,7 @@ class IndexFlags:
     """Outputs of `raycase embed`, all of one model: under conditions, and unconditional ones beside them."""
     output: str
     """The index: a Lance dataset, local or on object storage."""
-    vector_index: Annotated[VectorIndexType | None, tyro.conf.arg(aliases=("--kind",))] = None  # its name in 0.x
+    vector_index: Annotated[VectorIndexType | None, tyro.conf.arg(aliases=("--kind",))] = None
     """exact: compare every vector under the condition. ivf-rq: use an approximate index. auto: ivf-rq for conditions
     with --exact-below rows or more. Default: the type that the index has, auto for a new one."""
     exact_below: Advanced[int | None] = None

@@ -17,7 +17,7 @@ heads, K of a head, P of f(s), D vectors.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple
 
 import torch
@@ -58,14 +58,18 @@ class HeadConfig:
 
     def as_json(self) -> dict[str, Any]:
         """The fields by the names that they have in files."""
-        values = asdict(self).items()
-        return {name.replace("unconditional_", "plain_").replace("stated", "says"): value for name, value in values}
+        return {_on_disk(name): value for name, value in asdict(self).items()}
 
     @classmethod
     def of_json(cls, values: dict[str, Any]) -> dict[str, Any]:
         """What `as_json` gave, by the names of the fields."""
-        names = {name: name.replace("plain_", "unconditional_").replace("says", "stated") for name in values}
-        return {names[name]: value for name, value in values.items()}
+        names = {_on_disk(field.name): field.name for field in fields(cls)}
+        return {names.get(name, name): value for name, value in values.items()}
+
+
+def _on_disk(name: str) -> str:
+    """The name of a field in files."""
+    return name.replace("unconditional_", "plain_").replace("stated", "says")  # on disk
 
 
 class Part(NamedTuple):
@@ -257,7 +261,7 @@ class ConditionHead(Head):
 
 def _by_present_names(_: nn.Module, weights: dict[str, Tensor], *__: Any) -> None:
     """Weights that 0.2 saved, by the names of today's parts."""
-    for part, before in (("stated", "says"), ("unconditional", "plain")):
+    for part, before in (("stated", "says"), ("unconditional", "plain")):  # on disk
         for name in [name for name in weights if name.startswith(f"{before}.")]:
             weights[part + name.removeprefix(before)] = weights.pop(name)
 

@@ -34,7 +34,7 @@ READY = "ready"  # the tag of the version that is searched
 READY_FILE = f"_refs/tags/{READY}.json"  # in which Lance keeps it
 CUT = "cut"  # in `EmbedderConfig.describe()`: the dimension to which conditional vectors were cut
 
-ON_DISK = {"unconditional": "plain", "with_tokens": "words", "vector_index": "kind"}  # names of fields in the record
+ON_DISK = {"unconditional": "plain", "with_tokens": "words", "vector_index": "kind"}  # on disk
 
 
 @dataclass(kw_only=True)

@@ -58,7 +58,7 @@ class Conditional(InputModule):
         return features | {"sentence_embedding": torch.from_numpy(vectors)}
 
     def get_embedding_dimension(self) -> int:
-        """That of vectors under a condition; plain ones may have another."""
+        """That of vectors under a condition; unconditional ones may have another."""
         return int(self.system.config.dim)
 
     def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:

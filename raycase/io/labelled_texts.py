@@ -46,7 +46,7 @@ class About:
 @dataclass(frozen=True, kw_only=True)
 class _Described:
     columns: dict[str, About]
-    kind: str = ""
+    kind: str = ""  # on disk
     licence: str = ""
 
 

@@ -14,10 +14,8 @@ from raycase.errors import MOST_LABEL, RequestError, check_problems, visible
 from raycase.names import Dtype
 
 ID, TEXT, CONDITION, EMBEDDING = "id", "text", "condition", "embedding"
-VECTOR, UNCONDITIONAL = (
-    "vector",
-    "plain",
-)  # of an index: unit vectors with and without a condition; a row has one of the two
+# of an index: unit vectors with and without a condition; a row has one of the two
+VECTOR, UNCONDITIONAL = "vector", "plain"  # on disk
 RANK, SCORE = "rank", "score"  # of answers, joins and pairs
 FLOATS: Collection[Dtype] = ("float16", "float32")  # those that indexes and joins read
 ARROW_NUMBERS = {"float16": pa.float16(), "float32": pa.float32(), "int8": pa.int8(), "binary": pa.uint8()}

@@ -236,7 +236,7 @@ class TokenFile(Parquet):
         data = self.location.read()
         if self.file.mark != f"sha256 {hashlib.sha256(data).hexdigest()}":
             uri = self.file.uri
-            raise WorkError(f"expected {uri} as its manifest says, got: {uri}: checksum differs; {MEND}")
+            raise WorkError(f"expected {uri} as in its manifest, got: {uri}: checksum differs; {MEND}")
         return pa.BufferReader(data)
 
 

@@ -132,7 +132,7 @@ class VectorCache:
         """The output of the job that embeds these pairs, which runs once."""
         identity: dict[str, Any] = {"model": config.describe(), "pairs": texts_sha256(pairs), "compute": compute}
         identity |= ({"unconditional": True} if unconditional else {}) | (
-            {"kind": result.KEY} if isinstance(result, StateResult) else {}
+            {"kind": result.KEY} if isinstance(result, StateResult) else {}  # on disk
         )
         folder = cache / fingerprint(identity)[:16]
         vectors = Output((folder / "vectors").uri)

@@ -242,7 +242,7 @@ def read_both(data: str, threshold_from: str | None = None) -> tuple[Inferences,
 def measure_entailment(
     settings: Settings, read: tuple[Inferences, Inferences | None], models: Sequence[Model]
 ) -> dict[str, Any]:
-    """Accuracy of each model by eq. 3, over all pairs and by kind of hypothesis, and its thresholds."""
+    """Accuracy of each model by eq. 3, over all pairs and by column of hypotheses, and its thresholds."""
     (tested, tuned), systems, thresholds = read, [], {}
     data: dict[str, Any] = {"premises": len(tested), "sha256": tested.data_sha256}
     manner = "tuned on one half of the premises and used on the other, both ways"
