@@ -52,7 +52,7 @@ def page() -> str:
     of = {row: named(words_of[row], flags) for row in shared}
     lines = [HEAD, "## Flags of several commands", "", *table("flag", across, of)]
     for name, command in COMMANDS.items():
-        example = ["", f"    {command.example.replace('SYSTEM', 'condition-pooling')}", ""]
+        example = ["", f"    {command.file.EXAMPLE.replace('SYSTEM', 'condition-pooling')}", ""]
         if name not in flags:
             lines += [f"## raycase {name}", "", command.line, *example]
             lines += [f"### Flags of several systems of raycase {name}", ""]

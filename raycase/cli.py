@@ -38,7 +38,7 @@ SETTINGS = (
 
 
 def console(arguments: Sequence[str] | None = None) -> None:
-    """`main` as a process of its own, which ends as soon as its work is done and what others registered has run.
+    """`main` as a process of its own, which ends at once when its work is done and what others registered has run.
 
     Python's own way out takes half a second with torch, and threads of libraries that still run can abort it.
     """
@@ -119,8 +119,7 @@ class _Printed(io.FileIO):
 
 @contextmanager
 def _printing() -> Iterator[None]:
-    """Letters that a terminal's encoding has not become escapes. Exits with 1 where standard output had no room; that
-    its reader is gone changes nothing."""
+    """Letters that a terminal's encoding has not become escapes. Exits with 1 where standard output had no room."""
     printed: dict[str, _Printed] = {}
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -138,8 +137,7 @@ def _printing() -> Iterator[None]:
 
 
 def parse(arguments: Sequence[str]) -> Any:
-    """The dataclass of the subcommand's flags, of two commands where the words of another follow --. Prints help or an
-    error and exits where there is nothing to run."""
+    """A subcommand's flags, `over` those of another whose words follow --. Prints help or errors and exits."""
     command = COMMANDS.get(arguments[0]) if arguments else None
     if command is None or not command.over:
         return _parse(arguments)
@@ -147,7 +145,7 @@ def parse(arguments: Sequence[str]) -> Any:
     own, follows = arguments[:at], arguments[at + 1 :]
     if not follows and not {"-h", "--help", HELP_ALL} & {*own}:
         wanted = f"expected -- and the words of `raycase {command.over}` after the command's own"
-        _fail(f"{command.name}: {wanted}, as: {command.example}", 2)
+        _fail(f"{command.name}: {wanted}, as: {command.file.EXAMPLE}", 2)
     return _parse(own).over(_parse([command.over, *follows]))
 
 
@@ -158,7 +156,7 @@ def _parse(arguments: Sequence[str]) -> Any:
     while words and isinstance(flags, Mapping) and (name := words[0].replace("_", "-")) in flags:
         flags, prog, words = flags[name], f"{prog} {name}", words[1:]
         if isinstance(flags, Command):
-            flags, line, example = flags.flags, flags.line, flags.example
+            flags, line, example = flags.flags, flags.line, flags.file.EXAMPLE
         example = example.replace("SYSTEM", name) if isinstance(flags, type) else example
     words = [*with_config(words)]
     is_short = bool({"-h", "--help"} & {*words})  # the flags that people use; --help-all: all
@@ -216,8 +214,7 @@ def _print_result(result: Result) -> None:
 
 @contextmanager
 def stopping_at_once(*, resumes: bool = True) -> Iterator[None]:
-    """SIGINT and SIGTERM print how to go on and end the process: shutting Ray and threads down takes seconds, and
-    `ray job stop` gives 3.
+    """SIGINT and SIGTERM print how to go on and end the process: `ray job stop` gives 3 s, Ray's shutdown takes more.
 
     Ray drops the units in flight when its driver is gone; files that are written are whole.
     """

@@ -69,8 +69,7 @@ def expecting(
 
 
 def visible(value: object, most: int | None = None) -> str:
-    """A value in one line, as it may go to a terminal: control characters, and those that turn the direction of text
-    round, as escapes; credentials of URIs left out; beyond `most` characters its head and its end."""
+    """A value in one line for a terminal: no control characters or credentials; past `most`, its head and its end."""
     text = _BREAKS.sub(" ", str(value))
     text = _CREDENTIALS.sub("://...@", text) if "://" in text else text
     text = _KEYS.sub(r"\1...", text) if "?" in text else text
@@ -99,14 +98,12 @@ MOST_SEED = 2**32 - 1  # of scikit-learn's and Optuna's seeds
 
 
 def with_arguments(message: str) -> str:
-    """A message with the names of arguments in place of those of flags: --max-rejected as max_rejected; what stands
-    in backticks is a command, and stays."""
+    """A message with max_rejected in place of --max-rejected; commands, in backticks, stay."""
     return _FLAGS.sub(lambda found: found[1].replace("-", "_") if found[1] else found[0], message)
 
 
 def checks_types(function: Callable[Args, Given]) -> Callable[Args, Given]:
-    """Raise RequestError for an argument of another type than its hint has, where that names classes alone. A bool is
-    no number, and NumPy's numbers are Python's."""
+    """Raise RequestError for an argument unlike its hint, where that names classes. A bool is no number."""
 
     @wraps(function)
     def call(*args: Args.args, **options: Args.kwargs) -> Given:
@@ -158,8 +155,7 @@ def check_problems(problems: Mapping[str, object]) -> None:
 def check_ranges(flags: Any, ranges: Mapping[str, tuple[bool, str]] = MappingProxyType({})) -> None:
     """Raise RequestError for the first flag out of range; `ranges`: flag -> (in range?, what is expected).
 
-    Whatever the ranges: no number among the fields of the dataclass may be NaN, infinite or beyond 64 bits, and no text
-    may hold what UTF-8 cannot encode. The check of every job calls this.
+    Whatever the ranges, numbers are finite and within 64 bits, and texts are UTF-8. Every command calls this.
     """
     for name, (fits, expected) in ranges.items():
         if not fits:
@@ -189,8 +185,7 @@ def is_words(value: object) -> bool:
 
 
 def normal_words(text: str) -> str:
-    """A condition, label, wording or phrase as it is compared and stored: in NFC, stripped, with one blank for each run
-    of white space. Two that are equal then are one; case counts."""
+    """A condition, label or phrase as it is compared and stored: in NFC, stripped, one blank for all white space."""
     return " ".join(normalize("NFC", text).split())
 
 

@@ -4,13 +4,11 @@ import doctest
 import pathlib
 
 import pytest
-from helpers import read_output
 
 import raycase
 from raycase import api
 from raycase.errors import RequestError
 from raycase.index import index
-from raycase.job.verify import verify
 from raycase.models import embedder
 
 
@@ -22,17 +20,6 @@ def test_the_examples_of_the_docstrings(tmp_path, monkeypatch):
     for module, examples in ((api, 16), (embedder, 11), (index, 3)):
         done = doctest.testmod(module, extraglobs={"raycase": raycase, "pathlib": pathlib})
         assert done.failed == 0 and done.attempted >= examples
-
-
-def test_a_corpus_is_embedded_as_by_the_command(job, tmp_path):
-    flags = {"prompt": "concat-sc", "pooling": "mean", "compute": "float32", "dtype": "float32", "ray": False}
-    paths = {"input": pathlib.Path(job.input), "model": pathlib.Path(job.model), "output": tmp_path / "api"}
-    result = raycase.embed(**paths, conditions=list(job.conditions), **flags)
-    assert (result["rows_out"], result["pairs"]) == (500, 1000)
-    verify(str(tmp_path / "api"))
-    assert len(read_output(str(tmp_path / "api"))) == 1000
-    again = raycase.embed(job.input, tmp_path / "api", conditions=job.conditions, model=job.model, **flags)
-    assert (again["units_done"], again["units_resumed"]) == (0, 1)
 
 
 def test_a_model_is_trained_and_evaluated(tiny_model, rated, tmp_path):

@@ -116,7 +116,7 @@ def test_only_the_code_is_submitted(tmp_path):
     create_package(str(ROOT), package, include_gitignore=True)
     with zipfile.ZipFile(package) as files:
         listed = set(files.namelist())
-    assert {"jobs/embed.py", "raycase/ray/embed.py", "raycase/sample/sentences.csv"} <= listed
+    assert {"jobs/embed.py", "raycase/ray/runner.py", "raycase/sample/sentences.csv"} <= listed
     names = {name.split("/")[0] for name in listed}
     assert not names & {".git", ".venv", "tests", "benchmarks", "results", "docs", "datasets"}
     assert package.stat().st_size < 27_000_000  # 24.6 MB are the heads that ship

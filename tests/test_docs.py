@@ -88,15 +88,11 @@ def test_every_flag_beside_a_command_in_running_text_is_one_of_its_flags(page):
 
 
 @by_name(PAGES)
-def test_every_link_to_a_file_of_the_repository_leads_there(page):
-    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
-        assert (page.parent / target).exists(), f"{page.name}: {target}"
-
-
-@by_name(PAGES)
-def test_every_script_and_page_that_is_named_is_there(page):
-    for name in re.findall(r"(?<![\w/])(?:benchmarks|docs|jobs|results|tests)/[\w/]+\.\w+", page.read_text("utf-8")):
-        assert (ROOT / name).exists(), f"{page.name}: {name}"
+def test_every_file_of_the_repository_that_is_linked_or_named_is_there(page):
+    text = page.read_text(encoding="utf-8")
+    files = [page.parent / target for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)]
+    files += [ROOT / name for name in re.findall(r"(?<![\w/])(?:benchmarks|docs|jobs|results|tests)/[\w/]+\.\w+", text)]
+    assert [str(file) for file in files if not file.exists()] == []
 
 
 def test_every_benchmark_that_a_page_or_a_target_runs_is_there():

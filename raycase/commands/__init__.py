@@ -42,10 +42,6 @@ class Command:
         return str(self.work.__doc__).partition("\n")[0]
 
     @property
-    def example(self) -> str:
-        return self.file.EXAMPLE
-
-    @property
     def over(self) -> str:
         return getattr(self.file, "OVER", "")
 

@@ -28,8 +28,7 @@ def demo(flags: DemoFlags) -> dict[str, Any]:
 
 
 def ask(raycase: str = "raycase") -> dict[str, Any]:
-    """Index the stored tokens, and print what is nearest to the sentence: by f(s), and under each condition. raycase:
-    the command, as a person calls it."""
+    """Index the stored tokens, and print what is nearest to the sentence. raycase: the command as it is called."""
     from raycase.commands.search import SearchFlags, search
     from raycase.index.build import build
 

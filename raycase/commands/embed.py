@@ -102,10 +102,7 @@ def embed(flags: EmbedFlags) -> dict[str, Any]:
 
 
 def embed_corpus(flags: EmbedFlags) -> dict[str, Any]:
-    """Run or resume the job, then index its output, or estimate it; returns what the last line holds.
-
-    Raises RequestError and WorkError.
-    """
+    """Run or resume the job, then index its output, or estimate it; returns what the last line holds."""
     from raycase.commands.place import AutoRunner
     from raycase.job.run import run
     from raycase.job.sample import dry_run
@@ -126,19 +123,19 @@ def embed_corpus(flags: EmbedFlags) -> dict[str, Any]:
 
 
 def check_embed(flags: EmbedFlags) -> Request:
-    """Check everything that can be checked without weights. Raises RequestError."""
+    """Check everything that can be checked without weights."""
     from raycase.io.places import OF_INDEX, Folder
     from raycase.io.reader import conditions_file, read_conditions
     from raycase.io.schema import BITS
-    from raycase.job.request import ROWS_OF_UNIT
+    from raycase.job.request import ROWS_OF_UNIT, Request
     from raycase.job.results import EMBEDDINGS, Encoding, RowPairs
     from raycase.job.steps import PAIRS_OF_UNIT
     from raycase.job.stored_tokens import pooled, token_columns, token_files, token_model, tokens_among
     from raycase.models.configs import check_conditions, check_room
 
-    began, flags = time.time(), _filled(flags)
+    flags = _filled(flags)
     reads, writes = {"--conditions": conditions_file(flags.conditions)}, {"--index": Folder(flags.index, OF_INDEX)}
-    output, found, begun = open_places(flags, EMBEDDINGS, reads, writes)
+    given, found, begun = open_places(flags, EMBEDDINGS, reads, writes)
     conditions = tuple(read_conditions(flags.conditions)) if flags.conditions else None
     if tokens := tokens_among(found):
         names = [name for name in OF_TEXTS if getattr(flags, name) != getattr(EmbedFlags, name)]
@@ -156,7 +153,7 @@ def check_embed(flags: EmbedFlags) -> Request:
     else:
         found.say("--input")
         files = found.files
-        encoding = _encoding(flags, conditions, found, output, begun)
+        encoding = _encoding(flags, conditions, found, given["output"], begun)
     model = cast("EmbedderConfig", encoding.model)
     if flags.condition_column is None:
         check_conditions(model, conditions)
@@ -171,13 +168,13 @@ def check_embed(flags: EmbedFlags) -> Request:
         )
     most_rows = DOCUMENTS_OF_UNIT if encoding.pairs.chunking else ROWS_OF_UNIT
     unit_rows = flags.unit_rows or min(most_rows, max(64, PAIRS_OF_UNIT // len(conditions or "a")))
-    return request_of(flags, encoding=encoding, files=files, output=output, unit_rows=unit_rows, began=began)
+    return Request(encoding=encoding, files=files, unit_rows=unit_rows, **given)
 
 
 def _encoding(
     flags: EmbedFlags, conditions: tuple[str, ...] | None, found: Listing, output: Output, begun: JobFile | None
 ) -> Encoding:
-    """How texts become vectors, or tokens beside them. Raises RequestError."""
+    """How texts become vectors, or tokens beside them."""
     from raycase.io.inputs import peek
     from raycase.io.schema import CHUNK_COLUMNS, CONDITION, EMBEDDING, ID, OF_PAIRS, find_columns
     from raycase.job.request import find_model, first_file
@@ -213,8 +210,7 @@ def _encoding(
 
 
 def _chunking(flags: EmbedFlags, model: EmbedderConfig, conditions: Sequence[str] | None) -> Chunking | None:
-    """How the job cuts texts. Raises RequestError for chunks that the model does not read whole, for an overlap without
-    chunks or of whole ones, and without the package that cuts."""
+    """How the job cuts texts, if it does: into chunks that the model reads whole."""
     from raycase.encoder.chunks import Chunking
     from raycase.models.condition_pooling import ConditionPoolingConfig
 
@@ -243,8 +239,7 @@ def _chunking(flags: EmbedFlags, model: EmbedderConfig, conditions: Sequence[str
 
 
 def _filled(flags: EmbedFlags) -> EmbedFlags:
-    """The flags, with the conditions and the output of the sample where they have none. Raises RequestError unless they
-    ask for vectors in one way, for --token-bytes that do not fit it, and for an input without output."""
+    """The flags, which ask for vectors in one way; of the sample with its conditions and output where they lack."""
     ways = ("conditions", "condition_column", "unconditional", "any_condition")
     given = [f"--{name.replace('_', '-')}" for name in ways if getattr(flags, name)]
     has_output = flags.output is not None or flags.input == SAMPLE
@@ -274,12 +269,10 @@ def _filled(flags: EmbedFlags) -> EmbedFlags:
 
 def open_places(
     flags: Any, results: str, reads: Mapping[str, str | None], writes: Mapping[str, Folder]
-) -> tuple[Output, Listing, JobFile | None]:
-    """The output of a job with a folder `results`; the files of its input; and the job that the output was begun by,
-    unless it is overwritten. `reads`, `writes`: further places.
+) -> tuple[dict[str, Any], Listing, JobFile | None]:
+    """What flags give a `Request`, with the output; the files of the input; and the job that began it, if it goes on.
 
-    Raises RequestError for numbers out of range, vectors to cut that have no condition, places that are one, and those
-    that cannot be read.
+    reads, writes: further places, which are checked with its own and with the flags.
     """
     from raycase.encoder.model_files import model_folder
     from raycase.encoder.prompts import prompt_file
@@ -293,8 +286,10 @@ def open_places(
         "gpus_per_actor": (flags.gpus_per_actor is None or flags.gpus_per_actor >= 0, "0 or more"),
         "stall_timeout": (flags.stall_timeout > 0, "minutes above 0"),
     }
+    began = time.time()
     check_ranges(flags, ranges)
-    actors_of(flags)
+    given: dict[str, Any] = {name: getattr(flags, name) for name in ("limit", "overwrite", "max_rejected")}
+    given |= {"name": flags.model, "actors": actors_of(flags), "began": began}
     if flags.dim is not None and flags.unconditional:
         raise RequestError(
             "--dim: expected vectors under conditions to cut, got --unconditional, which writes those of the encoder; "
@@ -306,11 +301,11 @@ def open_places(
         writes={"--output": output_folder(flags.output, results), **writes},
     )
     output = Output(flags.output, results)
-    return output, *list_job(flags.input, output, overwrite=flags.overwrite)
+    return given | {"output": output}, *list_job(flags.input, output, overwrite=flags.overwrite)
 
 
 def actors_of(flags: RunFlags) -> Actors:
-    """The encoders on Ray: MIN:MAX as numbers; one number is both. Raises RequestError."""
+    """The encoders on Ray: MIN:MAX as numbers; one number is both."""
     from raycase.job.request import Actors
 
     count = None
@@ -320,11 +315,3 @@ def actors_of(flags: RunFlags) -> Actors:
         if not 1 <= count[0] <= count[1]:
             raise RequestError(f"--actors: expected MIN:MAX with 1 <= MIN <= MAX, got {flags.actors!r}")
     return Actors(count=count, gpus=flags.gpus_per_actor, stall_timeout=flags.stall_timeout)
-
-
-def request_of(flags: RunFlags, **found: Any) -> Request:
-    """The request that flags make, beside what was found."""
-    from raycase.job.request import Request
-
-    how: dict[str, Any] = {name: getattr(flags, name) for name in ("limit", "overwrite", "max_rejected")}
-    return Request(name=flags.model, actors=actors_of(flags), **how, **found)

@@ -32,8 +32,7 @@ def explain(flags: ExplainFlags) -> dict[str, Any]:
     from raycase.models.registry import resolve
 
     check_paths(opens={"--model": model_folder(flags.model)})
-    given = {name: (bool(getattr(flags, name)), "at least one") for name in ("text", "condition")}
-    check_ranges(flags, given)
+    check_ranges(flags, {name: (bool(getattr(flags, name)), "at least one") for name in ("text", "condition")})
     asked = dict.fromkeys(map(normal_words, flags.condition))
     pairs = [(text, condition) for text in dict.fromkeys(flags.text) for condition in asked]
     config: Any = resolve(flags.model)
@@ -41,26 +40,18 @@ def explain(flags: ExplainFlags) -> dict[str, Any]:
         raise RequestError(
             f"--model: expected a model that weighs words (as condition-pooling:minilm), got {flags.model}"
         )
-    texts, conditions = [text for text, _ in pairs], [condition for _, condition in pairs]
+    texts, conditions = map(list, zip(*pairs, strict=True))
     refused = config.prepare(texts, conditions).refused
     check_accepted(refused, texts, conditions=conditions, source="--text, --condition")
     weights = config.load().word_weights(texts, conditions)
-    styles, shown = has_styles(sys.stdout), None
+    styles, shown, explained = has_styles(sys.stdout), None, []
     for (text, condition), words in zip(pairs, weights, strict=True):
+        rounded = [word._replace(weight=round(word.weight, 4))._asdict() for word in words]
+        explained.append({"text": text, "condition": condition, "words": rounded})
         if text != shown:
             shown = text
             print(f'\n"{visible(text, MOST_SHOWN)}"')
         marked = in_bold(text, looked_at(text, words), len(text)) if styles else in_words(text, words)
         print(f"  {visible(condition, MOST_LABEL)}: {marked}")
     print()
-    return {
-        "model": flags.model,
-        "weights": [
-            {
-                "text": text,
-                "condition": condition,
-                "words": [word._replace(weight=round(word.weight, 4))._asdict() for word in words],
-            }
-            for (text, condition), words in zip(pairs, weights, strict=True)
-        ],
-    }
+    return {"model": flags.model, "weights": explained}

@@ -59,7 +59,7 @@ def join(flags: JoinFlags) -> dict[str, Any]:
 
 
 def _shares(conditions: tuple[str, ...]) -> dict[str, float]:
-    """The share of each condition with a weight, as in "color=2". Raises RequestError."""
+    """The share of each condition with a weight, as in "color=2"."""
     if not conditions:
         return {}
     from raycase.index.weighted_search import check_weights, weights_of

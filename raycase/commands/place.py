@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from raycase.errors import RequestError, note
-from raycase.job.runner import CPUS_OF_ENCODER, Item, Mapped, Places, Runner
+from raycase.job.runner import CPUS_OF_ENCODER, Item, Mapped, Runner
 
 if TYPE_CHECKING:
     from raycase.job.plan import Plan
@@ -24,10 +24,7 @@ UNITS_OF_ENCODER = 4  # at least, of several encoders: fewer would not repay the
 
 
 def why_ray(ray: bool | None, several: str = "") -> str:
-    """The reason to run on Ray; "" for this process. A line names it, once.
-
-    ray: the flag. several: what asks for more than one process. Raises RequestError where the two contradict.
-    """
+    """The reason to run on Ray, "" for this process, named in a line once. several: what asks for several processes."""
     if ray is False and several.startswith("--"):
         raise RequestError(f"--no-ray: expected one process, got {several}")
     cluster = "a Ray job" if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ else ""
@@ -41,8 +38,7 @@ note_once = cache(note)
 
 
 def several_encoders(actors: Actors, units: int) -> str:
-    """What asks for more than one encoder, or for what only Ray gives one: flags, GPUs, or so many units on so many
-    processors."""
+    """What asks for more than one encoder, or for what only Ray gives one: flags, GPUs, or processors for the units."""
     import torch
 
     if actors.count and actors.count[1] > 1:
@@ -70,23 +66,12 @@ class AutoRunner(Runner):
         function: Callable[..., Mapped],
         items: Sequence[Item],
         *,
-        unit: str,
-        places: Places = (),
-        threads: int = 1,
-        stall_timeout: float | None = None,
         encoder_of: tuple[Actors, int] | None = None,
+        **how: Any,
     ) -> Iterator[Mapped]:
         """`Runner.map`."""
         runner = self.embedding or self._on(several_encoders(*encoder_of) if encoder_of else "")
-        return runner.map(
-            function,
-            items,
-            unit=unit,
-            places=places,
-            threads=threads,
-            stall_timeout=stall_timeout,
-            encoder_of=encoder_of,
-        )
+        return runner.map(function, items, encoder_of=encoder_of, **how)
 
     def embed(self, request: Request, plan: Plan) -> Iterator[WrittenUnit]:
         """`Runner.embed`."""

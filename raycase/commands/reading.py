@@ -14,8 +14,7 @@ from raycase.commands.flags import ADVANCED, HIDDEN
 
 
 def grouped(flags: type) -> tuple[list[Field[Any]], list[Field[Any]]]:
-    """The fields of a dataclass in the order of the help, its own before its bases': the usual ones, the required
-    first; and the advanced ones."""
+    """The usual fields of a dataclass, the required first, and the advanced ones; its own stand before its bases'."""
     order = [name for each in flags.__mro__ for name in inspect.get_annotations(each)]
     usual: list[Field[Any]] = []
     advanced: list[Field[Any]] = []
@@ -28,8 +27,7 @@ def grouped(flags: type) -> tuple[list[Field[Any]], list[Field[Any]]]:
 
 
 def read_in_groups(flags: type, *, short: str = "") -> Callable[..., Any]:
-    """A function for tyro, from two groups of flags to the dataclass. short: the words of a command whose help has the
-    first group alone, and a line on the second."""
+    """A function for tyro, from two groups of flags to the dataclass. short: the command whose help has the first."""
     usual, advanced = (_group(flags, chosen) for chosen in grouped(flags))
     more = len(fields(advanced)) if short else 0
     suppressed: Any = tyro.conf.Suppress

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from raycase.commands.embed import open_places, request_of
+from raycase.commands.embed import open_places
 from raycase.commands.flags import Advanced, RunFlags
 from raycase.errors import RequestError
 
 if TYPE_CHECKING:
-    from raycase.io.schema import Columns
-    from raycase.io.source import InputFile
     from raycase.job.request import Request
     from raycase.job.runner import Runner
     from raycase.models.configs import SystemConfig
@@ -50,11 +47,7 @@ class ScoreFlags(RunFlags):
 
 
 def score(flags: ScoreFlags, runner: Runner | None = None) -> dict[str, Any]:
-    """Score pairs of sentences under conditions.
-
-    runner: default: as `commands/place.py` decides. Returns what the last line holds. Raises RequestError and
-    WorkError.
-    """
+    """Score pairs of sentences under conditions."""
     from raycase.commands.place import AutoRunner
     from raycase.job.run import run
 
@@ -62,17 +55,35 @@ def score(flags: ScoreFlags, runner: Runner | None = None) -> dict[str, Any]:
 
 
 def check_score(flags: ScoreFlags) -> Request:
-    """Check everything that can be checked without weights. Raises RequestError."""
-    from raycase.job.request import ROWS_OF_UNIT, find_model, first_file
+    """Check everything that can be checked without weights."""
+    from raycase.io.inputs import peek
+    from raycase.io.schema import CONDITION, ID, OF_PAIRS, find_columns
+    from raycase.job.request import ROWS_OF_UNIT, Request, find_model, first_file
     from raycase.job.results import SCORES, Encoding, RowPairs, ScoreResult, figure_columns
     from raycase.models.registry import resolve
 
-    began = time.time()
-    output, found, begun = open_places(flags, SCORES, {}, {})
+    given, found, begun = open_places(flags, SCORES, {}, {})
     found.say("--input")
-    model = find_model(flags.model, flags.prompt_choices | {"dim": flags.dim}, begun, output, resolve)
-    figures = figure_columns(flags.score_column, model)
-    columns = _columns(flags, figures, first_file(found.files, begun), _condition_column(flags, model))
+    model = find_model(flags.model, flags.prompt_choices | {"dim": flags.dim}, begun, given["output"], resolve)
+    figures, condition = figure_columns(flags.score_column, model), _condition_column(flags, model)
+    first = first_file(found.files, begun)
+    schema, own = peek(first), (ID,) if condition is None else (ID, CONDITION)
+    kept = schema.names if flags.keep_columns is None else flags.keep_columns
+    if not flags.score_column.strip() or {*figures} & {*own, *OF_PAIRS, *kept}:
+        raise RequestError(
+            f"--score-column: expected a name that no other column has, got {flags.score_column!r}; pass another "
+            "name, or --keep-columns without it"
+        )
+    columns = find_columns(
+        schema,
+        first.uri,
+        text=flags.sentence1_column,
+        second=flags.sentence2_column,
+        id=flags.id_column,
+        condition=condition,
+        keep=kept,
+        written=(*own, *figures, *OF_PAIRS),
+    )
     encoding = Encoding(
         model=model,
         pairs=RowPairs(columns=columns, on_long=flags.on_long, on_unknown=flags.on_unknown),
@@ -81,12 +92,11 @@ def check_score(flags: ScoreFlags) -> Request:
         compile=flags.compile,
         batch_tokens=flags.batch_tokens,
     )
-    found_there = {"files": found.files, "output": output, "unit_rows": flags.unit_rows or ROWS_OF_UNIT}
-    return request_of(flags, encoding=encoding, began=began, **found_there)
+    return Request(encoding=encoding, files=found.files, unit_rows=flags.unit_rows or ROWS_OF_UNIT, **given)
 
 
 def _condition_column(flags: ScoreFlags, model: SystemConfig) -> str | None:
-    """The column of the conditions; None for scores without them. Raises RequestError where flags and model differ."""
+    """The column of the conditions; None for scores without them."""
     from raycase.io.schema import CONDITION
     from raycase.models.configs import EmbedderConfig
 
@@ -102,28 +112,3 @@ def _condition_column(flags: ScoreFlags, model: SystemConfig) -> str | None:
             "conditions"
         )
     return None
-
-
-def _columns(flags: ScoreFlags, figures: tuple[str, ...], first: InputFile, condition: str | None) -> Columns:
-    """The columns to read. Raises RequestError for one that is missing, and for names that clash."""
-    from raycase.io.inputs import peek
-    from raycase.io.schema import CONDITION, ID, OF_PAIRS, find_columns
-
-    own = (ID,) if condition is None else (ID, CONDITION)
-    schema = peek(first)
-    kept = schema.names if flags.keep_columns is None else flags.keep_columns
-    if not flags.score_column.strip() or {*figures} & {*own, *OF_PAIRS, *kept}:
-        raise RequestError(
-            f"--score-column: expected a name that no other column has, got {flags.score_column!r}; pass another "
-            "name, or --keep-columns without it"
-        )
-    return find_columns(
-        schema,
-        first.uri,
-        text=flags.sentence1_column,
-        second=flags.sentence2_column,
-        id=flags.id_column,
-        condition=condition,
-        keep=kept,
-        written=(*own, *figures, *OF_PAIRS),
-    )

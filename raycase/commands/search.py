@@ -90,7 +90,7 @@ def search(flags: SearchFlags) -> dict[str, Any]:
 
     from raycase.encoder.model_files import model_folder
     from raycase.index.approximate import searched_by
-    from raycase.index.index import Index, on_index, text_column
+    from raycase.index.index import on_index, text_column
     from raycase.io.places import PARQUET, File, check_paths
     from raycase.io.schema import ID, TEXT
     from raycase.io.storage import locate
@@ -102,17 +102,12 @@ def search(flags: SearchFlags) -> dict[str, Any]:
         writes={"--output": File(flags.output, PARQUET)},
     )
     ranges = at_least(1, flags, "k", "candidates") | at_least(1, flags, "replicas", most=MOST_REPLICAS)
-    ranges |= {
-        "shard_timeout": (0 <= (flags.shard_timeout or 0) <= MOST_SECONDS, f"seconds from 0 to {MOST_SECONDS:,}")
-    }
-    check_ranges(flags, ranges | {"memory": (0 < flags.memory <= MOST_MEMORY, f"GiB above 0, at most {MOST_MEMORY:,}")})
+    in_time = 0 <= (flags.shard_timeout or 0) <= MOST_SECONDS
+    ranges["shard_timeout"] = in_time, f"seconds from 0 to {MOST_SECONDS:,}"
+    ranges["memory"] = 0 < flags.memory <= MOST_MEMORY, f"GiB above 0, at most {MOST_MEMORY:,}"
+    check_ranges(flags, ranges)
     sentences, conditions = _queries(flags)
-    limits, in_shards = Limits(token_memory=int(flags.memory * 2**30)), _sharding(flags)
-
-    def open_index() -> Index:
-        return in_shards(Index.open(flags.index, model=flags.model, limits=limits))
-
-    index, (count, data, shown) = on_index(open_index, partial(_answer, flags, sentences, conditions))
+    index, (count, data, shown) = on_index(_opening(flags), partial(_answer, flags, sentences, conditions))
     if flags.output:
         locate(flags.output).put(data)
     else:
@@ -133,9 +128,10 @@ def search(flags: SearchFlags) -> dict[str, Any]:
     }
 
 
-def _sharding(flags: SearchFlags) -> Callable[[Index], Index]:
-    """What has each shard of an opened index searched by a process of its own, where the rule has it run on Ray."""
+def _opening(flags: SearchFlags) -> Callable[[], Index]:
+    """What opens the index; on Ray, where the rule has it run there, each shard is searched by its own process."""
     from raycase.commands.place import note_once, why_ray
+    from raycase.index.index import Index
 
     several = f"--replicas {flags.replicas}" if flags.replicas > 1 else ""
     of_shards = several or ("" if flags.shard_timeout is None else f"--shard-timeout {flags.shard_timeout:g}")
@@ -146,7 +142,8 @@ def _sharding(flags: SearchFlags) -> Callable[[Index], Index]:
 
         return InShards(replicas=flags.replicas, wait=flags.shard_timeout)
 
-    def in_shards(index: Index) -> Index:
+    def open_index() -> Index:
+        index = Index.open(flags.index, model=flags.model, limits=Limits(token_memory=int(flags.memory * 2**30)))
         shards = index.metadata.shards
         is_on_ray = shards > 1 and why_ray(flags.ray, several)
         if of_shards and not is_on_ray:
@@ -158,14 +155,13 @@ def _sharding(flags: SearchFlags) -> Callable[[Index], Index]:
             note_once(f"Running in this process: --ray searches an index in shards, and {flags.index} has one")
         return on_ray()(index) if is_on_ray else index
 
-    return in_shards
+    return open_index
 
 
 def _answer(
     flags: SearchFlags, sentences: list[str], conditions: Asked, index: Index
 ) -> tuple[int, bytes, list[Mapping[str, Any]]]:
-    """Answer the queries on an open index, some at a time: the number of answers, the bytes for --output, of which only
-    the compressed ones are held, and the answers for people."""
+    """Answers on an open index, some at a time: their number, compressed bytes for --output, and rows for people."""
     import io
 
     import pyarrow as pa
@@ -178,9 +174,10 @@ def _answer(
     count, unscored, file, writer = 0, 0, io.BytesIO(), None
     shown: list[Mapping[str, Any]] = []
     text, weighted = text_column(index, flags.text_column) or TEXT, isinstance(conditions, dict)
+    scorer = None
     if flags.rerank:
         check_answers(index.columns, text)
-    scorer = find_scorer(flags.rerank, conditional=isinstance(conditions, list)).load() if flags.rerank else None
+        scorer = find_scorer(flags.rerank, conditional=isinstance(conditions, list)).load()
     explains = flags.explain or (flags.explain is None and not flags.output and not weighted and has_styles(sys.stdout))
     if explains and (reason := why_unweighed(index, flags.text_column, flags.model)):
         if flags.explain:
@@ -220,7 +217,7 @@ def _answer(
 
 
 def _queries(flags: SearchFlags) -> tuple[list[str], Asked]:
-    """The sentences, and the condition of each, or the weights of conditions. Raises RequestError."""
+    """The sentences, and the condition of each, or the weights of conditions."""
     from raycase.index.weighted_search import weights_of
     from raycase.io.reader import distinct_words
 
@@ -247,8 +244,7 @@ def _queries(flags: SearchFlags) -> tuple[list[str], Asked]:
 
 
 def read_queries(uri: str) -> tuple[list[str], list[str] | None]:
-    """Read sentences and conditions from a .parquet, .csv or .jsonl file or a folder of them; None for the conditions
-    of files that have none. Raises RequestError."""
+    """The sentences and conditions of a file or a folder; None for the conditions of files that have none."""
     from raycase.io.inputs import find_input, peek
     from raycase.io.reader import read_columns
     from raycase.io.schema import CONDITION, TEXT

@@ -47,7 +47,9 @@ class ServeFlags:
 
 def serve(flags: ServeFlags) -> NoReturn:
     """Serve a model and an index over HTTP, or to agents by the Model Context Protocol: search, facets, embeddings."""
-    _import_serve(mcp=flags.mcp is not None)
+    for package in ("fastapi", "uvicorn", *(["mcp"] if flags.mcp else [])):  # `ray[serve]` has the first two
+        if find_spec(package) is None:
+            raise lacks_package(package, "mcp" if package == "mcp" else "serve", "for a service")
     from raycase.serve.settings import ServeSettings, check_serve
 
     settings = ServeSettings(**vars(flags))
@@ -59,10 +61,3 @@ def serve(flags: ServeFlags) -> NoReturn:
     from raycase.ray.serve import serve
 
     serve(settings)
-
-
-def _import_serve(*, mcp: bool) -> None:
-    """Raise RequestError where the packages of the extra are not installed."""
-    for package in ("fastapi", "uvicorn", *(["mcp"] if mcp else [])):  # `ray[serve]` has the first two
-        if find_spec(package) is None:
-            raise lacks_package(package, "mcp" if package == "mcp" else "serve", "for a service")

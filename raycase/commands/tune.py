@@ -76,6 +76,8 @@ class Sweep(TuneFlags):
         """Raise RequestError for flags that contradict each other or are out of range."""
         from raycase.training.sweep import RESULTS, SWEEP
 
+        if self.training.ray is False:
+            raise RequestError("--no-ray: expected Ray, which runs the trials of a sweep, got none")
         named = {"--grid": self.grid, "--space": self.space}
         is_file = {flag: file if file and file.endswith(".json") else None for flag, file in named.items()}
         check_request(self.training, is_file, (SWEEP, *RESULTS))
@@ -126,7 +128,7 @@ class Sweep(TuneFlags):
 
 
 def changed(flags: TrainFlags, choices: Choices) -> TrainFlags:
-    """The flags with some replaced. Raises RequestError for unknown flags and values out of range."""
+    """The flags with some replaced."""
     common = {f.name for f in fields(TrainFlags)} - {"model", "compute", *TrainFlags.SETTINGS}
     known = [f.name for f in fields(flags) if f.name not in common and f.name not in flags.NOT_SWEPT]
     if unknown := [flag for flag in choices if flag not in known]:
@@ -179,15 +181,13 @@ def tune(sweep: Sweep) -> dict[str, Any]:
 
     began = time.time()
     flags = sweep.training
-    if flags.ray is False:
-        raise RequestError("--no-ray: expected Ray, which runs the trials of a sweep, got none")
     sweep.check()
     cells, space = (sweep.cells(), {}) if sweep.grid else ([], sweep.search_space())
     training = flags.training()
     parts = training.read()
     sharing = _sharing(flags, cells, space)
-    identity = training.identity(parts) | {"cells": cells, "space": space}
-    identity |= {"models": {key: each.config.describe() for key, each in sharing.items()}}
+    models = {key: each.config.describe() for key, each in sharing.items()}
+    identity = training.identity(parts) | {"cells": cells, "space": space, "models": models}
     identity |= {"fingerprint": fingerprint(identity)}
     root = sweep.root
     claim(root, SWEEP, identity["fingerprint"], job="this very sweep", results=RESULTS, overwrite=flags.overwrite)
@@ -212,23 +212,19 @@ def tune(sweep: Sweep) -> dict[str, Any]:
     scores, best = by_cell(ended)[0]
     if not scores:
         raise WorkError(f"expected trials that finish, got {len(ended)} that failed; the first: {best[0]['error']}")
-    cell = changed(flags, best[0]["choices"])
-    cell = replace(cell, output=f"{flags.folder}/{BEST}", cache=flags.cache_uri, overwrite=False)
+    choices = best[0]["choices"]
+    cell = replace(changed(flags, choices), output=f"{flags.folder}/{BEST}", cache=flags.cache_uri, overwrite=False)
     metrics = locate(cell.output) / METRICS
     if metrics.exists() and metrics.read_json()["fingerprint"] != fingerprint(cell.training().identity(parts)):
         locate(cell.output).remove()  # the best of fewer trials
     train_model(cell, lambda _: trainer)
-    output = visible(flags.folder)
-    print(f"the tables are in {output}, the best cell's model in {output}/best")
+    print(f"the tables are in {visible(flags.folder)}, the best cell's model in {visible(flags.folder)}/best")
+    deviation = statistics.stdev(scores) if len(scores) > 1 else None
+    figures = {"mean": statistics.fmean(scores), "deviation": deviation, "seeds": len(scores)}
     return {
         "trials": len(ended),
         "failed": sum(t["score"] is None for t in ended),
-        "best": {
-            "cell": text_of(best[0]["choices"]),
-            "mean": statistics.fmean(scores),
-            "deviation": statistics.stdev(scores) if len(scores) > 1 else None,
-            "seeds": len(scores),
-        },
+        "best": {"cell": text_of(choices)} | figures,
         "seconds": round(time.time() - began, 1),
         "fit_seconds": round(sum(t.get("seconds", 0) for t in ended), 1),
         "output": str(flags.folder),

@@ -100,14 +100,11 @@ def build(
     sources = [open_written(uri, "--embeddings") for uri in embeddings]
     with lance_errors(root), held(root, "_building.lock", other_build(root)):
         former = mark_of(root / READY_FILE)
-        ready = _open_ready(root, overwrite=overwrite)
+        ready = _open_ready(root, shards, overwrite=overwrite)
         if ready is None:
             wanted = f"expected a finished index at {root.uri} and no --overwrite beside it, got "
             wanted += f"{'both' if overwrite else 'none'}; build it with --embeddings alone"
             check_problems({f"--delete: {wanted}": delete is not None, f"--replace: {wanted}": replace})
-        elif shards not in (None, ready.metadata.shards):
-            had = f"expected {ready.metadata.shards}, as {root.uri} has, or --overwrite beside another number"
-            raise RequestError(f"--shards: {had}, got {shards}")
         dataset, metadata = ready[1:] if ready else (None, _new_metadata(sources))
         if dataset is not None and (not root.is_local or dataset.version != dataset.latest_version):
             dataset.restore()  # behind it may be what a killed build wrote; Lance refuses commits of others from now on
@@ -123,17 +120,9 @@ def build(
             raise RequestError(f"--embeddings: expected vectors in {', '.join(embeddings)}, got none")
         dataset = keep_conditions(dataset, metadata, keep_condition, root, model)
         added = metadata.rows - rows + deleted
-        has_new_words = bool(text_index or text_language) and update_text_index(
-            dataset, text_language, metadata.text_column
-        )
-        if added or deleted or has_new_words or settings != (metadata.vector_index, metadata.exact_below):
-            if dataset.stats.dataset_stats()["num_deleted_rows"] > dataset.count_rows():  # it must not grow for ever
-                most = fragment_rows(metadata.rows, metadata.shards)
-                dataset.optimize.compact_files(target_rows_per_fragment=most if metadata.shards == 1 else -(-most // 2))
-            update_indices(dataset, metadata)
-            check_there(root, metadata)
-            publish(root, dataset, metadata, former)
-            remove_unused(root, dataset)
+        words = bool(text_index or text_language) and update_text_index(dataset, text_language, metadata.text_column)
+        if added or deleted or words or settings != (metadata.vector_index, metadata.exact_below):
+            _finish(root, dataset, metadata, former)
         else:
             note(f"{root.uri}: already has all rows")
     return {
@@ -150,7 +139,18 @@ def build(
     }
 
 
-def _open_ready(root: Location, *, overwrite: bool) -> Version | None:
+def _finish(root: Location, dataset: LanceDataset, metadata: IndexMetadata, former: str | None) -> None:
+    """Bring the indices up to date with the rows, and have this version open from now on."""
+    if dataset.stats.dataset_stats()["num_deleted_rows"] > dataset.count_rows():  # it must not grow for ever
+        most = fragment_rows(metadata.rows, metadata.shards)
+        dataset.optimize.compact_files(target_rows_per_fragment=most if metadata.shards == 1 else -(-most // 2))
+    update_indices(dataset, metadata)
+    check_there(root, metadata)
+    publish(root, dataset, metadata, former)
+    remove_unused(root, dataset)
+
+
+def _open_ready(root: Location, shards: int | None, *, overwrite: bool) -> Version | None:
     """The index to add to; None for a new one."""
     there = os.listdir(root.path) if root.is_local and root.exists() else []
     if others := [name for name in there if name != "data" and not name.startswith("_")]:
@@ -160,7 +160,11 @@ def _open_ready(root: Location, *, overwrite: bool) -> Version | None:
         raise RequestError(
             f"--output: expected an index of `raycase index` or a new folder, got a Lance dataset in {root.uri}"
         )
-    return None if overwrite else open_ready(root)
+    ready = None if overwrite else open_ready(root)
+    if ready and shards not in (None, ready.metadata.shards):
+        had = f"expected {ready.metadata.shards}, as {root.uri} has, or --overwrite beside another number"
+        raise RequestError(f"--shards: {had}, got {shards}")
+    return ready
 
 
 def _new_metadata(sources: Sequence[FinishedOutput]) -> IndexMetadata:

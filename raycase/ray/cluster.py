@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import ray
@@ -39,8 +39,7 @@ LEAST_ENCODE_CPUS, LEAST_GPU_CPUS = 0.5, 0.125  # per encoder: on CPUs, and in a
 def start_ray(*, metrics_port: int | None = None) -> None:
     """Join the cluster that RAY_ADDRESS or a Ray job names; without one, start a Ray for this process alone.
 
-    metrics_port: of the Ray that is started (default: a free one). Raises RequestError for what is no address,
-    WorkError for a cluster that cannot be joined.
+    metrics_port: of the Ray that is started (default: a free one).
     """
     warnings.filterwarnings("ignore", message="lance is not fork-safe")  # Ray's processes are other programs
     if not ray.is_initialized():
@@ -64,7 +63,7 @@ def start_ray(*, metrics_port: int | None = None) -> None:
 
 
 def _start_own(**options: Any) -> None:
-    """Start a Ray for this process alone, which listens on 127.0.0.1 alone. Raises WorkError."""
+    """Start a Ray for this process alone."""
     listen_locally()
     own_token_file(Path.home() / ".ray" / "auth_token")
     advice = "; run the same command again when the machine is less busy, or with --no-ray where it has that flag"
@@ -99,10 +98,7 @@ def join(address: str, *, seconds: float = SECONDS, **options: Any) -> None:
 
 
 def own_token_file(file: Path) -> None:
-    """Make Ray's token, where there is none, readable for its owner alone; Ray itself would make it readable for all.
-
-    Whoever has the token and reaches a port of Ray can run code.
-    """
+    """Make Ray's token for its owner alone, where there is none: who has it can run code, and Ray's is for all."""
     with suppress(OSError):  # there by now; or nothing can be written, and Ray raises where it needs to
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not file.exists():
@@ -159,8 +155,7 @@ class ActorPool:
 
 @dataclass(frozen=True)
 class Capacity:
-    """The live nodes of a cluster, each by its resources under Ray's names, and whether an autoscaler may add others,
-    which Ray does not tell."""
+    """The live nodes, each by its resources under Ray's names, and whether an autoscaler may add others."""
 
     alive: list[dict[str, Any]]
     grows: bool = False
@@ -171,8 +166,7 @@ class Capacity:
 
     def room(self, cpus: float, gpus: float) -> int:
         """How many workers with so many CPUs and GPUs fit."""
-        fits = (min(n.get("CPU", 0) / cpus, n.get("GPU", 0) / gpus if gpus else math.inf) for n in self.alive)
-        return sum(map(int, fits))
+        return sum(_most(node, cpus, gpus) for node in self.alive)
 
     def __str__(self) -> str:
         counts = Counter((n.get("CPU", 0), n.get("GPU", 0)) for n in self.alive)
@@ -180,43 +174,33 @@ class Capacity:
         return f"the cluster has {', '.join(shapes) or 'no node'}"
 
 
-class _Room(NamedTuple):
-    """What a node has for actors: CPUs beside those that read and write; the most actors, and as many as are usual."""
-
-    cpus: float
-    most: int
-    usual: int
-
-    @classmethod
-    def of(cls, node: dict[str, Any], cpus: float, gpus: float) -> _Room:
-        """cpus, gpus: the least of an actor."""
-        total = node.get("CPU", 0)
-        free = total - READ_CPUS - WRITE_CPUS
-        most = max(0, int(free / cpus))
-        if gpus:
-            most = min(most, int(node.get("GPU", 0) / gpus))
-        return cls(free, most, most if gpus else min(most, max(1, round(total / CPUS_OF_ENCODER))))
+def _most(node: dict[str, Any], cpus: float, gpus: float, kept: float = 0.0) -> int:
+    """The most workers with so many CPUs and GPUs that fit a node, beside CPUs that are kept."""
+    by_gpus = node.get("GPU", 0) / gpus if gpus else math.inf
+    return max(0, int(min((node.get("CPU", 0) - kept) / cpus, by_gpus)))
 
 
 def make_pool(actors: Actors, units: int, cluster: Capacity) -> ActorPool:
-    """Fit the actors into the live nodes, with CPUs left to read and write. Raises RequestError for those that do not
-    fit, unless the job asks for them and the cluster may grow: then Ray asks for nodes."""
+    """Fit the actors into the nodes, with CPUs left to read and write. Where the cluster grows, Ray asks for more."""
     requested = actors.count
     gpus = cluster.gpus(actors.gpus)
     cpus = LEAST_GPU_CPUS if gpus else LEAST_ENCODE_CPUS
-    rooms = [_Room.of(node, cpus, gpus) for node in cluster.alive]
-    fit = sum(room.most for room in rooms)
+    kept = READ_CPUS + WRITE_CPUS
+    fits = {node: _most(resources, cpus, gpus, kept) for node, resources in enumerate(cluster.alive)}
+    total = {node: resources.get("CPU", 0) for node, resources in enumerate(cluster.alive)}
+    fit = sum(fits.values())
     may_grow = requested is not None and cluster.grows
-    least, wanted = requested or (max(1, sum(room.usual for room in rooms)),) * 2
+    usual = sum(most if gpus else min(most, max(1, round(total[i] / CPUS_OF_ENCODER))) for i, most in fits.items())
+    least, wanted = requested or (max(1, usual),) * 2
     if least > fit and not may_grow:
         needs = f"{gpus:g} GPU and {cpus} CPUs" if gpus else f"at least {cpus} CPUs"
         raise RequestError(
-            f"--actors: expected {least} with {needs} each, and {READ_CPUS + WRITE_CPUS} CPUs a node to read and "
+            f"--actors: expected {least} with {needs} each, and {kept} CPUs a node to read and "
             f"write; got room for {fit}: {cluster}; ask for fewer, or pass --actors MIN:MAX on a cluster "
             "whose autoscaler adds nodes"
         )
     most = min(wanted if may_grow else min(wanted, fit), max(least, units))
-    used = [room.cpus for room in rooms if room.most] or [1.0]
+    used = [total[i] - kept for i, most in fits.items() if most] or [1.0]
     share = _share(min(used), math.ceil(min(most, max(1, fit)) / len(used)), may_add=most > fit and not gpus)
     if gpus:
         return ActorPool(least=least, most=most, cpus=min(1.0, whole_steps(share)), gpus=gpus, threads=None)
@@ -225,8 +209,7 @@ def make_pool(actors: Actors, units: int, cluster: Capacity) -> ActorPool:
 
 
 def _share(cpus: float, actors: int, *, may_add: bool) -> float:
-    """The CPUs of each of so many actors of a node. may_add: Ray starts one more where it fits, so that nothing could
-    be read there; then there are fewer, of which none fits beside them."""
+    """CPUs of each of a node's actors. may_add: where Ray could add one, there are fewer, so that rows can be read."""
     if may_add:
         whole = cpus + READ_CPUS + WRITE_CPUS
         actors = next((n for n in range(actors, 1, -1) if (n + 1) * whole_steps(cpus / n) > whole), 1)
@@ -239,7 +222,7 @@ def whole_steps(cpus: float) -> float:
 
 
 def join_cluster(places: Places, *, metrics_port: int | None = None) -> Capacity:
-    """`start_ray`. Raises RequestError for a local place on several nodes, each of which would hold only a part."""
+    """`start_ray`; refuses a local place on several nodes, each of which would hold only a part."""
     start_ray(metrics_port=metrics_port)
     cluster = capacity()
     for flag, place in places:

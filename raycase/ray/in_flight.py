@@ -32,10 +32,7 @@ def feed_spans(_: pa.Table, *, plan: ray.ObjectRef, in_flight: ray.actor.ActorHa
 
 @ray.remote(num_cpus=0, max_concurrency=8)
 class InFlight:
-    """Bounds the rows in units that Ray has received and not yet written, and counts the encoders that died at each.
-
-    It outlives the encoders: Ray itself tries a unit whose encoder dies again without end.
-    """
+    """Bounds the rows that Ray has and has not written; counts encoders that died at each unit, as Ray does not."""
 
     def __init__(self, ahead: int, *, encoded: bool = False) -> None:
         """ahead: most rows in Ray. encoded: whether an earlier run has encoded any."""

@@ -58,11 +58,7 @@ QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)
 
 
 class BatchedEngine(Engine):
-    """Texts of many requests are embedded together; those with conditions apart from those without.
-
-    What comes while a batch computes waits before Ray's queue, and makes the next one; Ray would cut it into batches of
-    what comes within `WAIT`.
-    """
+    """Embeds texts of many requests together, those with conditions apart; what comes meanwhile is the next batch."""
 
     def __init__(self, service: Service) -> None:
         super().__init__(service)
@@ -136,11 +132,9 @@ class Replica:
 
 
 def application(flags: dict[str, Any]) -> ray_serve.Application:
-    """The application for a config of Ray Serve, as KubeRay's RayService has it; flags: `ServeSettings`, in `args`. Its
-    host and port are those of the config.
+    """The application for a config of Ray Serve, as KubeRay's RayService has it; flags: `ServeSettings`, in `args`.
 
-    It needs a token in the environment of the nodes (RAYCASE_TOKEN), for the proxies may listen anywhere. Raises
-    RequestError.
+    Host and port are the config's. The nodes' environment has a token (RAYCASE_TOKEN): proxies may listen anywhere.
     """
     origins = tuple(flags.pop("allow_origin", ()))
     settings = check_serve(ServeSettings(**flags, allow_origin=origins), on_cluster=True)
@@ -148,7 +142,7 @@ def application(flags: dict[str, Any]) -> ray_serve.Application:
 
 
 def _bound(settings: ServeSettings, cluster: Capacity, *, alone: bool) -> ray_serve.Application:
-    """The application. alone: on a Ray of this machine. Raises RequestError for replicas that do not fit."""
+    """The application. alone: on a Ray of this machine."""
     cpus, gpus = replica_resources(settings, cluster, alone=alone)
     deployment = ray_serve.deployment(
         Replica,
@@ -164,8 +158,7 @@ def _bound(settings: ServeSettings, cluster: Capacity, *, alone: bool) -> ray_se
 
 
 def replica_resources(settings: ServeSettings, cluster: Capacity, *, alone: bool) -> tuple[float, float]:
-    """CPUs and GPUs of a replica; alone: they share this machine's. Raises RequestError for those that never fit, which
-    Ray would wait for."""
+    """CPUs and GPUs of a replica, where they fit: Ray would wait for ever. alone: the replicas share this machine's."""
     gpus = cluster.gpus(settings.gpus_per_replica)
     most = max((n.get("CPU", 0.0) for n in cluster.alive), default=0.0) or CLUSTER_CPUS  # or: whose nodes are to come
     cpus = most / settings.replicas if alone else min(1.0 if gpus else CLUSTER_CPUS, SHARE * most)
@@ -179,8 +172,7 @@ def replica_resources(settings: ServeSettings, cluster: Capacity, *, alone: bool
 
 
 def serve(settings: ServeSettings) -> NoReturn:
-    """Serve until SIGINT or SIGTERM, then answer what is under way and exit with 130 or 143. Raises RequestError, and
-    WorkError where the service cannot start."""
+    """Serve until SIGINT or SIGTERM, then answer what is under way and exit with 130 or 143."""
     on_cluster = named_cluster() is not None
     settings = check_serve(settings, on_cluster=on_cluster)
     os.environ.pop(TOKEN, None)  # which the processes of Ray would inherit; they know its SHA-256
@@ -231,8 +223,7 @@ def serve(settings: ServeSettings) -> NoReturn:
 
 
 def _exit_with_ray(node: dict[str, Any], drained: threading.Event, status: int) -> None:
-    """End this process where a signal to the group has ended the node of its own Ray, too: Ray would wait for itself
-    for a minute, and end the process with 1."""
+    """End this process where a signal has ended its Ray's node, too: Ray would wait for a minute, and end with 1."""
     try:
         while not drained.wait(LINGER):
             socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"])).close()
@@ -241,7 +232,7 @@ def _exit_with_ray(node: dict[str, Any], drained: threading.Event, status: int) 
 
 
 def _checked_model(settings: ServeSettings) -> str:
-    """The model's name. Raises RequestError for what no replica could load, before Ray starts."""
+    """The model's name. It refuses what no replica could load, before Ray starts."""
     if settings.index is None:
         assert settings.model is not None, "check_serve gives the default"
         return resolve_embedder(settings.model).name

@@ -52,8 +52,7 @@ class ShardActor:
         """Return once the actor is there, perhaps started again."""
 
     def nearest(self, version: int, asked: AskedOfHead, terms: Sequence[Term], k: int, *how: Any) -> Nearest:
-        """`IndexRows.nearest` of the shard in a version. asked: what the head keeps of conditions, by which vectors
-        are pooled. Raises RequestError, WorkError."""
+        """`IndexRows.nearest` of the shard in a version. asked: what the head keeps of conditions that are pooled."""
         self.asked = asked
         with lance_errors(self.root):
             if version != self.version:
@@ -106,8 +105,7 @@ class ShardActors:
     """
 
     def __init__(self, uri: str, shards: int, *, limits: Limits, replicas: int = 1, wait: float | None = None) -> None:
-        """Start them, each replica of a shard on another node if there are as many. Raises RequestError for a local
-        index on several nodes, and WorkError where they do not start."""
+        """Start them, each replica of a shard on another node if there are as many."""
         cluster = join_cluster([("--index", locate(uri))])
         self.wait, count = AWAY_SECONDS if wait is None else wait, shards * replicas
         remote: Any = ray.remote(
@@ -140,8 +138,7 @@ class ShardActors:
         where: Filter | None,
         candidates: int | None,
     ) -> Nearest:
-        """`IndexRows.nearest` of all shards, for a version of the index with these vectors and this encoder. Raises
-        RequestError and WorkError."""
+        """`IndexRows.nearest` of all shards, for a version of the index with these vectors and this encoder."""
         pooled = [term.condition for term in terms if term.condition is not None]
         kept = {condition: encoder.ask(condition) for condition in pooled if vectors.pooled_rows(condition)}
         asked = {name: (questions.cpu(), temperatures.cpu()) for name, (questions, temperatures) in kept.items()}
@@ -160,16 +157,12 @@ class ShardActors:
 
 
 def open_sharded(uri: str, *, model: str | None = None, limits: Limits = Limits(), **flags: Any) -> Index:  # noqa: B008
-    """`Index.open`, whose rows are searched by actors, on the cluster that RAY_ADDRESS names or a Ray of this process.
-
-    flags: of `ShardActors`. Raises RequestError and WorkError.
-    """
+    """`Index.open`, whose rows are searched by actors on the cluster. flags: of `ShardActors`."""
     return InShards(**flags)(Index.open(uri, model=model, limits=limits))
 
 
 class InShards:
-    """Gives an index in shards, and later versions of it, to actors that are started once. One shard alone is searched
-    in this process. flags: of `ShardActors`."""
+    """Gives an index in shards, and later versions of it, to actors that are started once. flags: of `ShardActors`."""
 
     def __init__(self, **flags: Any) -> None:
         self.flags = flags

@@ -22,26 +22,20 @@ def job(name, **options):
     return ExplainFlags(**{"text": TEXTS, "condition": CONDITIONS, "model": name} | options)
 
 
-def test_words_are_printed_with_their_weights(model, capsys):
-    result = explain(job(model))
+@pytest.mark.parametrize("system", ["condition-pooling", "csr"])
+def test_words_are_printed_with_their_weights(model, system, capsys):
+    """Of CSR as its router looks at them (figures 6 and 7)."""
+    name = model.replace("condition-pooling:", f"{system}:")
+    result = explain(job(name))
     printed = capsys.readouterr().out
     assert "\033" not in printed
     pairs = [(t, c) for t in TEXTS for c in CONDITIONS]
-    weighed = raycase.load(model).word_weights(*map(list, zip(*pairs, strict=True)))
+    weighed = raycase.load(name).word_weights(*map(list, zip(*pairs, strict=True)))
     assert [(e["text"], e["condition"]) for e in result["weights"]] == pairs
     for (text, condition), words, each in zip(pairs, weighed, result["weights"], strict=True):
         figures = ", ".join(f"{text[w.start : w.end]} {w.weight:.2f}" for w in words)
         assert f"  {condition}: {figures}\n" in printed
         assert [Word(**word) for word in each["words"]] == [pytest.approx(word, abs=1e-4) for word in words]
-
-
-def test_csr_shows_what_its_router_looks_at(model):
-    """Figures 6 and 7: the same words as `word_weights` gives."""
-    name = model.replace("condition-pooling:", "csr:")
-    system = raycase.load(name)
-    for each in explain(job(name))["weights"]:
-        (words,) = system.word_weights([each["text"]], each["condition"])
-        assert [Word(**word) for word in each["words"]] == [pytest.approx(word, abs=5e-3) for word in words]
 
 
 def test_wrong_requests_are_refused(model):

@@ -14,10 +14,15 @@ from dataclasses import replace
 
 import psutil
 import pytest
-from helpers import ROOT, embed_here, flags_of, small_job, wait_for
+from helpers import ROOT, Later, embed_here, flags_of, small_job, wait_for
+from ray._private import ray_constants
+from ray.serve._private import replica
 
 from raycase.errors import RequestError, WorkError
 from raycase.ray.cluster import join, named_cluster, own_token_file, start_ray
+from raycase.ray.private import listen_locally, serve_locally
+
+serve = Later("raycase.ray.serve")
 
 
 @pytest.mark.parametrize(
@@ -62,10 +67,21 @@ def test_what_is_no_address_or_does_not_answer_is_an_error_in_one_line_after_sec
     assert time.monotonic() - began < 5 and "\n" not in str(error.value) and capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize("address", ["http://127.0.0.1:8265", "ray://127.0.0.1:10001"])
-def test_the_address_of_another_server_of_ray_is_a_wrong_request(address):
-    with pytest.raises(RequestError, match=rf"expected host:port of a cluster.* got {address}; .*ray job submit"):
-        join(address)
+def test_the_address_of_another_server_of_ray_is_a_wrong_request():
+    for address in ("http://127.0.0.1:8265", "ray://127.0.0.1:10001"):
+        with pytest.raises(RequestError, match=rf"expected host:port of a cluster.* got {address}; .*ray job submit"):
+            join(address)
+
+
+def test_what_is_changed_in_rays_own_modules_is_there(monkeypatch):
+    """A Ray that renames it is noticed here."""
+    asked = []
+    monkeypatch.setattr(ray_constants, "ENABLE_RAY_CLUSTER", True)
+    monkeypatch.setattr(replica, "add_port_to_grpc_server", lambda server, at: asked.append((server, at)))
+    listen_locally()
+    serve_locally()
+    replica.add_port_to_grpc_server("a server", "[::]:0")
+    assert asked == [("a server", "127.0.0.1:0")] and ray_constants.ENABLE_RAY_CLUSTER is False
 
 
 def test_a_ray_that_does_not_start_is_said_in_one_line(monkeypatch):
