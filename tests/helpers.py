@@ -149,20 +149,20 @@ def flags_of(job):
     return [*map(str, [*given, "--unit-rows", job.unit_rows, "--actors", job.actors])]
 
 
-def call_job(*arguments, script):
-    """Run a job's script in this process, which saves seconds of imports; gives the finished process."""
+def call_command(*words):
+    """Run `python -m raycase` in this process, which saves seconds of imports; gives the finished process."""
     import contextlib
     import io
     import runpy
     import subprocess
     from unittest import mock
 
-    command = [str(ROOT / "jobs" / script), *map(str, arguments)]
+    command = ["raycase", *map(str, words)]
     stdout, stderr, status = io.StringIO(), io.StringIO(), 0
     called = mock.patch.object(sys, "argv", command)
     with called, contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
         try:
-            runpy.run_path(command[0], run_name="__main__")
+            runpy.run_module("raycase", run_name="__main__", alter_sys=True)
         except SystemExit as stop:
             status = stop.code or 0
     return subprocess.CompletedProcess(command, status, stdout.getvalue(), stderr.getvalue())

@@ -8,7 +8,7 @@ import pyarrow.dataset as ds
 import pytest
 import storing
 import torch
-from helpers import call_job, embed_here, embed_on_ray, embedded, read_scores, same_output, score_here
+from helpers import call_command, embed_here, embed_on_ray, embedded, read_scores, same_output, score_here
 
 from raycase.commands.embed import EmbedFlags
 from raycase.commands.score import ScoreFlags, score
@@ -88,7 +88,7 @@ def test_scores_on_ray_are_those_of_this_process(tiny_model, scored, tmp_path, c
     assert (first["rows_out"], first["units_done"]) == (20, 2)
     words = [f"--{name.replace('_', '-')}={value}" for name, value in (vars(job) | {"output": place}).items() if value]
     words.append("--ray")
-    done = call_job(*words, script="score.py")
+    done = call_command("score", *words)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert (result["rows_out"], result["units_done"], result["units_resumed"]) == (40, 2, 2)
