@@ -102,8 +102,6 @@ INPUTS = {  # a file, further flags, and how the job ends: with a message, with 
     "an array": ("x.jsonl", b'\n[\n{"text": "a"}]\n', [], "a JSON array, and no object on each line; convert it: jq"),
     "Macintosh": ("x.csv", b"id,text\r1,a\r", [], "its lines end in CR alone, convert them: tr"),
     "a long window": ("x.csv.zst", LONG, [], "compress it again, without `zstd --long`"),
-    "semicolons": ("x.csv", b"id;text\n1;a dog\n", [], "expected the column 'text', got id;text"),
-    "an open quote": ("x.csv", b'id,text\n1,"a\n2,b\n', [], "got: an odd number of quotes"),
     "a long text": ("x.csv", b"id,text\n1," + b"a " * 10**5 + b"\n2,a cat\n", [], []),
     "texts of CSV": ("x.csv", QUOTED.encode(), ["--on-unknown", "embed"], EXACT),
     "numbers that no float holds": (
@@ -174,7 +172,6 @@ def elsewhere(folder):
 
 MODELS = {
     "remote code": (config(auto_map={"AutoModel": "evil.Model"}, model_type="evil"), "expected a readable encoder at"),
-    "a size below zero": (config(hidden_size=-1), "expected a readable encoder at"),
     "weights elsewhere": (elsewhere, "expected readable weights at"),
 }
 
@@ -187,37 +184,11 @@ def test_a_model(answer, home, tmp_path, case):
     refused(answer, [*EMBED, "--model", tmp_path / "m"], 2, said)
 
 
-def unit(folder):
-    """A unit of an output."""
-    return min((folder / "embeddings").iterdir())
-
-
-def flip(folder):
-    data = bytearray(unit(folder).read_bytes())
-    data[len(data) // 2] ^= 4
-    unit(folder).write_bytes(data)
-
-
-VERIFY, INDEX = ["verify", "F"], ["index", "--embeddings", "F", "--output", "NEW.lance"]
-POOL = ["embed", "--input", "F", "--conditions", "color", "--output", "NEW"]
-OUTPUTS = {
-    "a bit is flipped, indexed": (flip, INDEX, 1, "checksum differs; remove the file and run its job again"),
-    "codes cut off": (
-        lambda folder: alter(folder, with_column("word_codes", lambda t: pa.array([b"x"] * len(t), pa.large_binary()))),
-        VERIFY,
-        1,
-        "stored tokens: expected 31 numbers a token",
-    ),
-    "no basis": (lambda folder: (folder / "word_basis.safetensors").unlink(), POOL, 2, "got none; embed again"),
-}
-
-
-@pytest.mark.parametrize("case", OUTPUTS)
-def test_an_output(answer, home, tmp_path, case):
-    change, words, status, said = OUTPUTS[case]
+def test_an_output(answer, home, tmp_path):
     shutil.copytree(home / "words", tmp_path / "f")
-    change(tmp_path / "f")
-    refused(answer, [tmp_path / "f" if word == "F" else word for word in words], status, said)
+    codes = with_column("word_codes", lambda table: pa.array([b"x"] * len(table), pa.large_binary()))
+    alter(tmp_path / "f", codes)
+    refused(answer, ["verify", tmp_path / "f"], 1, "stored tokens: expected 31 numbers a token")
 
 
 DEEP = 10**5
@@ -225,10 +196,7 @@ BODIES = {
     "nested": ("/v1/embeddings", b"[" * DEEP + b"]" * DEEP, 400, "error parsing the body"),
     "no JSON": ("/v1/embeddings", b'{"input": ', 400, "expected JSON, got another body: Expecting value at 10"),
     "half a pair": ("/v1/embeddings", rb'{"input": "\ud800"}', 422, "input.0: Input should be a valid string"),
-    "another name": ("/v1/embeddings", b'{"input": "a", "inputs": "b"}', 422, "inputs: Extra inputs are not permitted"),
-    "no words": ("/v1/embeddings", b'{"input": [" \\t\\n"]}', 422, "input.0: expected words"),
     "a text for a number": ("/v1/embeddings", b'{"input": "a", "dimensions": "6"}', 422, "dimensions: "),
-    "a million texts": ("/v1/embeddings", json.dumps({"input": ["a"] * 10**6}), 422, "at most 2048 items"),
     "a file": ("/search", b'{"queries": "a", "index": "/etc/passwd"}', 422, "index: Extra inputs"),
     "a million answers": ("/search", json.dumps({"queries": "a", "k": 2**70}), 422, "k: "),
 }

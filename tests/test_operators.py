@@ -95,10 +95,8 @@ def test_texts_in_another_type_texts_without_a_known_token_and_no_rows(tiny_mode
     ("options", "batch", "said"),
     [
         ({}, {"text": ["a"]}, "batch_format='pyarrow'"),
-        ({}, pa.table({"text": [1]}), "'text', got int64"),
         ({}, pa.table({"text": ["a"], "embedding": [1]}), "'embedding'"),
         ({"condition_column": "under"}, pa.table({"text": ["a"]}), "'under', got text"),
-        ({"conditions": ["color", "color"]}, None, "'color'"),
         ({"conditions": "color", "condition_column": "under"}, None, "'under'"),
         ({"on_unknown": "drop"}, None, "^on_unknown: expected one of reject, embed, got 'drop'"),
     ],
@@ -126,17 +124,6 @@ def test_words_are_pooled_as_by_the_job(words, tmp_path):
         assert found[name].to_pylist() == wanted[name].to_pylist()
     assert not {"word_codes", "word_plain"} & set(found.column_names)
     np.testing.assert_allclose(vectors(found), vectors(wanted), atol=1e-3)  # the job's are float16
-
-
-def test_chunks_are_pooled_with_their_places(tmp_path):
-    pytest.importorskip("semantic_text_splitter")
-    long = [{"id": i, "text": ". ".join(["a red dress", "two people play", "a dog"] * 4)} for i in range(3)]
-    output = storing.stored(tmp_path, storing.model_folder(tmp_path), long, chunk=8, keep_columns=("text",))
-    rows = read_output(output)
-    found = raycase.Pool(tokens=output, conditions="animal")(rows)
-    assert len(found) == len(rows) > 6
-    for name in ("id", "document", "chunk", "start", "end"):
-        assert found[name].equals(rows[name])
 
 
 def test_words_of_another_output_are_refused(words):

@@ -40,31 +40,12 @@ def read_bytes(tmp_path):
 # ------------------------------------------------------------------------------------------------------------- CSV
 
 
-@pytest.mark.parametrize(
-    ("data", "wanted"),
-    [
-        ("1,a\n2,b\n", [("1", "a"), ("2", "b")]),
-        ("1,a\r\n2,b", [("1", "a"), ("2", "b")]),
-        ('1,"a,b"\n2,"c\n\r\nd"\n', [("1", "a,b"), ("2", "c\n\r\nd")]),
-        ('1,"say ""hi"""\n2,say "hi" now\n', [("1", 'say "hi"'), ("2", 'say "hi" now')]),
-        ("NA,true\n2,1e3\nnull,NaN\n", [("NA", "true"), ("2", "1e3"), ("null", "NaN")]),  # strings, all of them
-        ("1,naïve 😀 \\n\n2,  spaces kept \n", [("1", "naïve 😀 \\n"), ("2", "  spaces kept ")]),
-        ("\n1,a\n\r\n\n2,b\n\n", [("1", "a"), ("2", "b")]),  # blank lines are no rows
-    ],
-)
-@pytest.mark.parametrize("header", ["id,text\n", '\ufeff\n\r\n"id","text"\r\n'])
-def test_rows_of_csv(read_bytes, header, data, wanted):
-    rows, rejected = read_bytes("x.csv", header + data)
-    assert [(row[ID], row[TEXT]) for row in rows] == wanted and not rejected
-    assert [row[ROW] for row in rows] == list(range(len(wanted)))
-
-
 def test_rows_keep_their_numbers_however_a_file_is_parsed_and_cut(tmp_path, monkeypatch):
     """Good, bad and blank lines in blocks of some bytes, read in units, each alone and all at once."""
     path = tmp_path / "x.csv"
     for seed in range(10):
         draw = random.Random(seed)
-        lines, good, bad = ["id,text"], {}, {}
+        lines, good, bad = ["\ufeff\n\r", '"id","text"'], {}, {}
         for _ in range(60):
             kind, number = draw.choice(["good", "lines", "bad", "blank"]), len(good) + len(bad)
             text = f"t\n{number}" if kind == "lines" else f"t{number}"
@@ -109,11 +90,8 @@ def test_random_files_in_small_blocks_are_read_as_by_pythons_csv_module(tmp_path
     "texts",
     [
         ['a "quoted" word'],
-        ['5"', '6"'],
-        ['a ",\nb" c', "d"],
         ['",', "x", '",'],
         ["\\", '\\"', '"'],
-        ['"\n', "a", '"\n'],
     ],
 )
 @pytest.mark.parametrize("size", [60, 10**6])
@@ -127,6 +105,19 @@ def test_quotes_escaped_by_backslashes_are_refused(tmp_path, monkeypatch, texts,
         RequestError, match=r"x\.csv: .*(a quote behind a backslash outside quoted fields, in '|odd number)"
     ):
         read_columns(the_file(tmp_path / "x.csv"), ["text"], "--train")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"id,text\n1,a\n2\xff\n", "CSV parse error: Row #2: Expected 2 columns, got 1"),
+        (b"id,te\xff\n1,a\n", "'utf-8' codec can't decode"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # pyarrow, at a row that is no UTF-8
+def test_a_file_whose_rows_are_not_certain_is_refused(read_bytes, content, said):
+    with pytest.raises(RequestError, match=rf"x\.csv: {REFUSED}{said}"):
+        read_bytes("x.csv", content, text="id")
 
 
 def test_an_error_of_the_thread_that_reads_a_csv_file_does_not_hold_its_reader(monkeypatch):
@@ -154,19 +145,6 @@ def test_an_error_of_the_thread_that_reads_a_csv_file_does_not_hold_its_reader(m
     assert stream in held and not [value for value in held if isinstance(value, CSVStreamingReader)]
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"id,text\n1,a\n2\xff\n", "CSV parse error: Row #2: Expected 2 columns, got 1"),
-        (b"id,te\xff\n1,a\n", "'utf-8' codec can't decode"),
-    ],
-)
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # pyarrow, at a row that is no UTF-8
-def test_a_file_whose_rows_are_not_certain_is_refused(read_bytes, content, said):
-    with pytest.raises(RequestError, match=rf"x\.csv: {REFUSED}{said}"):
-        read_bytes("x.csv", content, text="id")
-
-
 def test_a_row_without_end_is_not_read_into_memory(read_bytes, monkeypatch):
     monkeypatch.setattr(room, "BLOCK_BYTES", 1000)
     monkeypatch.setattr(room, "LINE_BYTES", 1000)
@@ -182,7 +160,9 @@ def test_a_row_without_end_is_not_read_into_memory(read_bytes, monkeypatch):
 # ----------------------------------------------------------------------------------------------------------- JSONL
 
 
-@pytest.mark.parametrize(("ids", "wanted"), [([1, 2], [1, 2]), ([1, 2**63], ["1", str(2**63)])])
+@pytest.mark.parametrize(
+    ("ids", "wanted"), [([1, 2], [1, 2]), ([1, 2**63], ["1", str(2**63)]), ([2.0, True], ["2.0", "true"])]
+)
 def test_rows_of_jsonl(read_bytes, ids, wanted):
     objects = [{"id": ids[0], "text": "a\nb"}, {"id": ids[1], "text": "ü"}]
     data = "\n".join(json.dumps(o, ensure_ascii=False) for o in objects)
@@ -221,9 +201,7 @@ def test_a_name_twice_or_of_half_a_pair_costs_at_most_its_row(read_bytes, first)
 # ------------------------------------------------------------------------------------------------------ compressed
 
 
-@pytest.mark.parametrize("ending", [".gz", ".zst"])
-@pytest.mark.parametrize("members", [1, 30])
-@pytest.mark.parametrize("name", ["jsonl", "csv"])
+@pytest.mark.parametrize(("name", "ending", "members"), [("jsonl", ".gz", 1), ("csv", ".zst", 30)])
 def test_rows_ids_and_rejected_rows_are_those_of_the_file_that_is_not_compressed(tmp_path, name, members, ending):
     """With a BOM, CRLF, blank lines and broken rows; a member may end within a letter."""
     broken = {
@@ -241,8 +219,7 @@ def test_rows_ids_and_rejected_rows_are_those_of_the_file_that_is_not_compressed
     assert of[0] == of[1]
 
 
-@pytest.mark.parametrize("ending", [".gz", ".zst"])
-@pytest.mark.parametrize("name", ["jsonl", "csv"])
+@pytest.mark.parametrize(("name", "ending"), [("jsonl", ".gz"), ("csv", ".zst")])
 def test_a_file_that_is_cut_off_anywhere_is_refused(tmp_path, name, ending):
     content = write(tmp_path / f"x.{name}", ROWS[:8]).read_bytes()
     first, whole = compressed(content[: len(content) // 2], ending), compressed(content, ending, 2)
@@ -335,12 +312,3 @@ def test_parquet_is_cut_by_row_groups(tmp_path, row_group_size, wanted):
     assert [s.rows for s in spans] == wanted
     (whole,) = spans_of(the_file(tmp_path / "x.parquet"), columns_of(tmp_path / "x.parquet"))
     assert {b - a for a, b in cut(whole.start, whole.rows, 17)} == {20}, "expected units of nearly equal size"
-
-
-def test_parquet_with_empty_row_groups(tmp_path):
-    schema = pa.schema([("text", pa.string())])
-    with pq.ParquetWriter(tmp_path / "x.parquet", schema) as writer:
-        for count in (0, 2, 0, 3, 0):
-            writer.write_table(pa.table({"text": texts(count)}, schema=schema))
-    spans = assert_spans_serve(tmp_path / "x.parquet", unit_rows=1, span_bytes=1)
-    assert sum(s.rows for s in spans) == 5

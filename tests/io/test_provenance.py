@@ -19,8 +19,5 @@ def test_every_field_is_there_and_no_secret_of_the_environment(monkeypatch):
     assert json.loads(json.dumps(found)) == found and "hidden-" not in json.dumps(found)
     assert f", {os.cpu_count()} cores, " in found["machine"] and found["machine"].endswith(" GiB")
     assert shlex.split(found["command"]) == ["python", *sys.argv]
-    assert set(found["versions"]) >= {"raycase", "ray", "torch", "transformers", "numpy"}
-    assert all(value == version(name) for name, value in found["versions"].items())
-    date = datetime.fromisoformat(found["date"])
-    assert date.utcoffset() == timedelta(0)
-    assert abs(datetime.now(UTC) - date) < timedelta(minutes=1)
+    assert all(found["versions"][name] == version(name) for name in ("raycase", "ray", "torch", "transformers"))
+    assert abs(datetime.now(UTC) - datetime.fromisoformat(found["date"])) < timedelta(minutes=1)

@@ -1,7 +1,5 @@
 """Rated pairs: three formats, one reading; what is distinct, what is hashed, and every refusal in one line."""
 
-import json
-
 import input_files
 import numpy as np
 import pyarrow as pa
@@ -46,8 +44,7 @@ def file(request, tmp_path):
 SAME = {
     "as they are": (NAMES, ROWS, ROWS),
     "another order": (["label", "note", *NAMES[2::-1]], [[y, "n", c, b, a] for a, b, c, y in ROWS], ROWS),
-    "outer white space": (NAMES, [["  a\t", "b \n", " c  d ", 2], ROWS[0]], [["a", "b", "c d", 2], ROWS[0]]),
-    "numbers as text": (NAMES, [[*"abc", "3"], [*"abc", "1e0"], [*"abc", "-1.0"]], [[*"abc", y] for y in (3, 1, -1)]),
+    "text": (NAMES, [["  a\t", "b \n", " c  d ", "2"], [*"abc", "-1.0"]], [["a", "b", "c d", 2], [*"abc", -1]]),
 }
 
 
@@ -68,15 +65,6 @@ def test_a_folder_is_read_file_by_file_and_rows_count_from_the_top_of_each(tmp_p
     assert "b.csv, row 1: expected words in 'sentence1'" in refusal(tmp_path / "*")
 
 
-def test_each_sentence_under_a_condition_is_there_once(file):
-    rated = read_rated(write(file, ROWS), "--train")
-    assert len(rated.distinct) == len(set(rated.distinct)) == 6  # the last row turns the first one round
-    assert rated.pair_index.shape == (4, 2)
-    for (first, second), row in zip(rated.pair_index, ROWS, strict=True):
-        assert rated.distinct[first] == (row[0], row[2])
-        assert rated.distinct[second] == (row[1], row[2])
-
-
 def hashes(path, rows):
     rated = read_rated(write(path, rows), "--train")
     return rated.sha256, rated.data_sha256
@@ -91,16 +79,15 @@ def test_texts_and_their_limits_are_embedded_and_ratings_are_learned_from(tmp_pa
     assert first[0] != texts[0] and first[0] == rating[0] and first[1] != rating[1]
 
 
-def test_a_missing_column(file, missing="sentence2"):
+def test_a_missing_column(file):
+    missing = "sentence2"
     kept = [i for i, name in enumerate(NAMES) if name != missing]
     found = refusal(write(file, [[row[i] for i in kept] for row in ROWS], [NAMES[i] for i in kept]))
     place = ", row 0" if file.suffix == ".jsonl" else ""  # the others have one list of names
     assert found == f"--train: {file}{place}: expected the column {missing!r}, got {', '.join(NAMES[i] for i in kept)}"
 
 
-@pytest.mark.parametrize(
-    ("column", "text"), [(3, text) for text in ("", "high", "nan", "-Infinity", "3,5")] + [(0, ""), (1, "  ")]
-)
+@pytest.mark.parametrize(("column", "text"), [(3, "high"), (3, "-Infinity"), (1, "  ")])
 def test_a_text_that_cannot_serve(file, column, text):
     rows = [[*row[:3], str(row[3])] for row in ROWS]
     rows[2][column] = text
@@ -108,22 +95,17 @@ def test_a_text_that_cannot_serve(file, column, text):
     assert refusal(write(file, rows)).startswith(f"--train: {file}, row 2: expected {wanted}, got {text!r}; fix ")
 
 
-HEADER, LINE = ",".join(NAMES), json.dumps(dict(zip(NAMES, ROWS[0], strict=True)))
-
-
 @pytest.mark.parametrize(
-    ("name", "data", "said"),
+    ("text", "said"),
     [
-        ("in.csv", b"", "expected the column 'sentence1', got none"),
-        ("in.csv", f"{HEADER}\na,b,c,1\na,b,c\n".encode(), "row 1: line does not parse: expected 4 fields, got 3"),
-        ("in.csv", b"sentence1,sentence1,condition,label\na,b,c,1\n", "expected the column 'sentence1' once, got"),
-        ("in.jsonl", f"{LINE}\n{{no\n".encode(), "row 1: line does not parse"),
-        ("in.parquet", b"no parquet", "expected a readable parquet file, got: "),
+        ("", "expected the column 'sentence1', got none"),
+        ("sentence1,sentence1,condition,label\na,b,c,1\n", "expected the column 'sentence1' once, got"),
+        (f"{','.join(NAMES)}\na,b,c,1\na,b,c\n", "row 1: line does not parse: expected 4 fields, got 3"),
     ],
 )
-def test_a_file_that_cannot_be_read(tmp_path, name, data, said):
-    (tmp_path / name).write_bytes(data)
-    assert f"{tmp_path / name}" in (found := refusal(tmp_path / name)) and said in found
+def test_a_file_that_cannot_be_read(tmp_path, text, said):
+    (tmp_path / "in.csv").write_text(text)
+    assert f"{tmp_path / 'in.csv'}" in (found := refusal(tmp_path / "in.csv")) and said in found
 
 
 def test_no_rows_and_one_distinct_label(file):

@@ -1,7 +1,6 @@
 """Rows of a span: every reason for a rejection, and files that cannot be read; conditions as strings or files."""
 
 import json
-from dataclasses import replace
 from decimal import Decimal
 
 import pyarrow as pa
@@ -57,16 +56,9 @@ def test_invalid_utf8_in_csv_is_rejected_where_it_is_read(tmp_path):
     content.encode()
 
 
-def strings(*raw):
-    """An Arrow array of strings with these bytes, valid or not."""
-    return pa.array(raw, pa.binary()).view(pa.string())
-
-
-@pytest.mark.parametrize("kind", ["string", "large_string"])
-def test_invalid_utf8_in_parquet_is_rejected(tmp_path, kind):
-    texts = strings(b"fine", b"bro\xffken", None, b"fine too")
-    if kind == "large_string":
-        texts = texts.cast(pa.binary()).cast(pa.large_binary()).view(pa.large_string())
+@pytest.mark.parametrize("of", [(pa.binary(), pa.string()), (pa.large_binary(), pa.large_string())])
+def test_invalid_utf8_in_parquet_is_rejected(tmp_path, of):
+    texts = pa.array([b"fine", b"bro\xffken", None, b"fine too"], of[0]).view(of[1])
     path = write(tmp_path / "x.parquet", pa.table({"id": [1, 2, 3, 4], "text": texts}))
     rows, rejected, _ = read(path)
     assert [(r[ROW], r[TEXT]) for r in rows] == [(0, "fine"), (3, "fine too")]
@@ -98,20 +90,11 @@ def test_rows_of_another_type_are_rejected(tmp_path):
 def test_broken_files_are_refused_by_name(tmp_path):
     good = columns_of(write(tmp_path / "good.parquet", [{"text": "a"}]))
     data = (tmp_path / "good.parquet").read_bytes()
-    for name, content in (("a.parquet", b"no parquet"), ("b.parquet", data[: len(data) // 2]), ("c.parquet", b"")):
-        (tmp_path / name).write_bytes(content)
-        for step in (lambda file: peek(file), lambda file: spans_of(file, good)):
-            with pytest.raises(RequestError, match=f"{name}: expected a readable parquet file, got: "):
-                step(the_file(tmp_path / name))
-
-
-@pytest.mark.parametrize("content", [b"", b"\xff,text\n", b"text,text\n", b"id\rtext\r1\ra\r"])
-def test_a_csv_without_a_proper_first_line_is_refused(tmp_path, content):
-    (tmp_path / "x.csv").write_bytes(content)
-    with pytest.raises(
-        RequestError, match=r"x\.csv: expected (the column 'text'( once)?, got |a readable csv file, got: )"
-    ):
-        columns_of(tmp_path / "x.csv")
+    for content in (b"no parquet", data[: len(data) // 2]):
+        (tmp_path / "a.parquet").write_bytes(content)
+        for step in (peek, lambda file: spans_of(file, good)):
+            with pytest.raises(RequestError, match=r"a\.parquet: expected a readable parquet file, got: "):
+                step(the_file(tmp_path / "a.parquet"))
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
@@ -124,10 +107,6 @@ def test_a_file_that_shrank_since_planning_is_refused(tmp_path, ending):
     for wanted in ([(0, 5), (5, 10)], [(5, 10)]):
         with pytest.raises(RequestError, match=f"x.{ending}: "):
             list(read_from(file, span, columns, wanted))
-    if ending == "parquet":
-        pq.write_table(pq.read_table(path), path, row_group_size=1)
-        with pytest.raises(RequestError, match=r"x.parquet: "):
-            list(read_from(file, replace(span, at=3, length=3), columns, [(0, 10)]))
     path.unlink()
     with pytest.raises(RequestError, match=rf"x\.{ending}: expected a readable {ending} file, got: "):
         list(read_from(file, span, columns, [(0, 10)]))
@@ -135,11 +114,9 @@ def test_a_file_that_shrank_since_planning_is_refused(tmp_path, ending):
 
 TEXT_FORMS = {
     "decimal128": (pa.array([Decimal("1.50"), Decimal(-2)], pa.decimal128(9, 2)), ["1.50", "-2.00"]),
-    "date": (pa.array([0, 1], pa.int32()).cast(pa.date32()), ["1970-01-01", "1970-01-02"]),
     "timestamp": (pa.array([0, 1], pa.timestamp("ms")), ["1970-01-01 00:00:00.000", "1970-01-01 00:00:00.001"]),
     "uint64": (pa.array([0, 2**64 - 1], pa.uint64()), [0, 2**64 - 1]),
     "int32 by a dictionary": (pa.array([7, -8], pa.int32()).dictionary_encode(), [7, -8]),
-    "bool": (pa.array([True, False]), ["true", "false"]),
     "float32": (pa.array([0.1, 1e30], pa.float32()), ["0.1", "1e+30"]),
 }
 
@@ -165,28 +142,18 @@ def test_ids_without_a_text_form_are_refused_before_any_row_is_read(tmp_path, id
 # ----------------------------------------------------------------------------------------------------------- conditions
 
 
-def test_conditions_as_strings():
-    assert read_conditions(conditions := ["color of the dress", "number of people"]) == conditions
-    assert read_conditions([" a\u2003 cafe\u0301\u00a0\n"]) == ["a caf\u00e9"]
-
-
 @pytest.mark.parametrize(
     ("name", "data"),
     [
-        ("c.txt", "color\n\n  number of people \r\n"),
         ("C.TXT", "\ufeffcolor\rnumber of\u2028\x0cpeople"),
         ("c.csv", '\ufeffid,condition\r\n1,color\r\n2,"number of people"\r\n'),
         ("c.csv", "Conditions\ncolor\n\nnumber of people\n\n"),  # the only column; blank lines
         ("c.jsonl", '{"aspect": "color"}\n{"aspect": "number of people"}\n'),  # the only column has a name for certain
-        ("c.jsonl", '{"id": 1, "condition": "color"}\n{"id": 2, "condition": "number of people"}\n'),
-        ("c.parquet", ("id", "condition")),
         ("folder.parquet", ["color", "number of people"]),  # one in each file of it
     ],
 )
 def test_conditions_in_a_file(tmp_path, name, data):
-    if isinstance(data, tuple):
-        pq.write_table(pa.table({column: ["color", "number of people"] for column in data}), tmp_path / name)
-    elif isinstance(data, list):
+    if isinstance(data, list):
         (tmp_path / name).mkdir()
         for part in data:
             pq.write_table(pa.table({"condition": [part]}), tmp_path / name / f"{part}.parquet")
@@ -200,7 +167,6 @@ def test_conditions_in_a_file(tmp_path, name, data):
     [
         (["color", " "], "expected words in every condition, got ' ' at index 1"),
         (["\udcff"], r"expected words in every condition, got '\\udcff' at index 0"),
-        (["color", "number", "color"], "expected each condition once, got 'color' twice"),
         (["an ox", "a", " an\u00a0\n ox"], "expected each condition once, got 'an ox' twice, at index 0 and 2"),
         (["caf\u00e9", "cafe\u0301"], "expected each condition once, got 'caf\u00e9' twice"),
         (["a.txt", "b.txt"], "expected conditions or one file of them, got 2 values with"),
@@ -221,19 +187,9 @@ def test_empty_and_repeated_conditions_are_refused(conditions, message, tmp_path
         ("c.txt", b"\n \n", "expected at least one condition in .*, got none"),
         ("c.csv", b'condition\ncolor\n"number\nsize\n', None),
         ("c.csv", b"a,b\n1,2\n", ".*expected the column 'condition', got a, b"),
-        (
-            "c.csv",
-            b"color\nsize\n",
-            ".*expected the column 'condition', got color; if",
-        ),
         ("c.csv", b"id,condition\n1,color\n2\n", ".*row 1: line does not parse: expected 2 fields, got 1"),
-        (
-            "c.jsonl",
-            b'{"condition": "a", "condition": "b"}',
-            "expected words in .*, got several values of the name 'condition' at index 0",
-        ),
+        ("c.jsonl", b'{"condition": "a", "condition": "b"}', "expected words in .*, got several values of the name"),
         ("c.txt", b"color\xff\n", None),
-        ("c.parquet", b"no parquet", None),
     ],
 )
 def test_files_without_conditions_are_refused(tmp_path, name, data, message):

@@ -12,14 +12,12 @@ from raycase.io import s3
 from raycase.io.storage import fingerprint, locate
 
 
-@pytest.fixture(params=["local", "file", "memory"])
+@pytest.fixture(params=["local", "memory"])
 def folder(request, tmp_path):
-    """A folder on a local disk, by path and by URI, and on an object store's stand-in."""
-    if request.param == "memory":
-        yield locate(f"memory://{tmp_path.name}")
-        locate(f"memory://{tmp_path.name}").remove()
-    else:
-        yield locate(str(tmp_path / "out") if request.param == "local" else f"file://{tmp_path}/out")
+    """A folder on a local disk, and on an object store's stand-in."""
+    place = locate(f"memory://{tmp_path.name}" if request.param == "memory" else str(tmp_path / "out"))
+    yield place
+    place.remove()
 
 
 def test_what_is_put_is_read_and_listed_but_what_is_hidden(folder):
@@ -49,15 +47,16 @@ def test_a_put_that_fails_leaves_the_folder_as_it_was(tmp_path, monkeypatch, bro
     file = locate(str(tmp_path / "a.bin"))
     if before:
         file.put(before)
-    listing = sorted(os.listdir(tmp_path))
+    listing, seen = sorted(os.listdir(tmp_path)), []
 
     def fail(*_):
+        seen.append(locate(str(tmp_path)).list())  # what others see of it while it is written
         raise OSError("no space left")
 
     monkeypatch.setattr(os, broken, fail)
     with pytest.raises(OSError, match="no space left"):
         file.put(b"after")
-    assert sorted(os.listdir(tmp_path)) == listing
+    assert sorted(os.listdir(tmp_path)) == listing and [[*each] for each in seen] == [listing]
     assert before is None or file.read() == before
 
 
@@ -96,9 +95,7 @@ NO_STORE = "expected a local path or a URI that"
     [
         ("s3://key:half/secret@bucket/x", CREDENTIALS),  # which would be kept in job.json and in rejected rows
         ("https://host/x.csv?token=secret", CREDENTIALS),
-        ("abfs://secret@account/x", CREDENTIALS),
         ("simplecache::s3://secret@bucket/x", CREDENTIALS),
-        ("s3:///x", NO_PLACE),
         ("file://", NO_PLACE),  # not the current folder
         ("foo://host/x", NO_STORE),
     ],
@@ -113,8 +110,7 @@ def test_the_fingerprint_is_that_of_the_value_not_of_its_order():
     one = fingerprint({"a": 1, "b": {"c": [1, 2], "d": None}})
     assert one == fingerprint({"b": {"d": None, "c": [1, 2]}, "a": 1})
     assert re.fullmatch("[0-9a-f]{64}", one)
-    others = [{"a": 1, "b": {"c": [2, 1], "d": None}}, {"a": "1", "b": {"c": [1, 2], "d": None}}, {"a": 1}]
-    assert len({one, *map(fingerprint, others)}) == 4
+    assert fingerprint({"a": "1", "b": {"c": [1, 2], "d": None}}) != one != fingerprint({"a": 1})
 
 
 # ------------------------------------------------------------------------------------------------------------------- S3

@@ -43,8 +43,9 @@ def corpus(job, tmp_path):
     return replace(job, input=f"{folder}/**", unit_rows=50)
 
 
-def looked_at(monkeypatch):
-    """Which files a plan looks at, from now on."""
+@pytest.fixture
+def seen(monkeypatch):
+    """Which files a plan looks at."""
     seen = []
 
     def counted(file, number):
@@ -55,8 +56,7 @@ def looked_at(monkeypatch):
     return seen
 
 
-def test_a_resume_does_not_look_at_the_input_again(corpus, monkeypatch, tmp_path):
-    seen = looked_at(monkeypatch)
+def test_a_resume_does_not_look_at_the_input_again(corpus, seen, tmp_path):
     first = planned(corpus)
     assert sorted(seen) == ["a.parquet", "b.csv", "c.jsonl"] and first.rows == [300, 300, 300]
     seen.clear()
@@ -78,8 +78,7 @@ def test_damaged_spans_are_cut_anew(corpus):
         assert np.array_equal(planned(corpus).spans, first.spans)
 
 
-def test_what_a_limit_cut_short_is_looked_at_again(corpus, monkeypatch):
-    seen = looked_at(monkeypatch)
+def test_what_a_limit_cut_short_is_looked_at_again(corpus, seen):
     short = planned(replace(corpus, limit=100))
     assert short.rows[0] == sum(short.rows) == len(short) == 100
     assert [span.units for span in short.spans_left()] == [((0, 70),), ((70, 100),)]
@@ -121,12 +120,13 @@ def test_what_is_left_is_what_a_set_of_rows_says(seed):
             spans.append([file, start, end - start, start, 1, 1, len(spans)])
     drawn = (random.integers(low, high, 12).tolist() for low, high in ((0, 5), (0, 150), (1, 40)))
     names = {UnitFile(f, a, n, 0).name("0" * 8) for f, a, n in zip(*drawn, strict=True)}
-    done, _ = finished(names, "0" * 8)
+    done, strays = finished(names, "0" * 8)
     limits = [n if random.random() < 0.5 else int(random.integers(0, n + 1)) for n in rows]
     opened, table = SimpleNamespace(files=[None] * 4), np.array(spans)
     plan = Plan(job_file=opened, spans=table, done=done, unit_rows=17, rows=limits, learned=[])
-    covered = {(u.file, row) for u in done for row in range(u.start, u.start + u.rows)}
-    wanted = {(f, row) for f, n in enumerate(limits) for row in range(n)} - covered
+    covered = [(u.file, row) for u in done for row in range(u.start, u.start + u.rows)]
+    assert covered == sorted({*covered}) and {*strays} == names - {*done.names}
+    wanted = {(f, row) for f, n in enumerate(limits) for row in range(n)} - {*covered}
     left = list(plan.spans_left())
     assert [(p.span.file, row) for p in left for a, b in p.units for row in range(a, b)] == sorted(wanted)
     assert (len(plan), plan.units) == (len(wanted), sum(len(p.units) for p in left))

@@ -98,22 +98,20 @@ def test_what_float16_cannot_hold_is_rejected_and_a_true_zero_is_not(rounds):
     assert computed(rows.numpy(), dtype="float32")[1] == [None] * 7
 
 
-@pytest.mark.parametrize(("dtype", "other"), [("int8", np.uint8), ("float32", np.int8)])
-def test_verify_finds_vectors_that_no_job_writes(job, dtype, other):
-    job = replace(job, limit=10, dtype=dtype)
+def test_verify_finds_vectors_that_no_job_writes(job):
+    job = replace(job, limit=10, dtype="int8")
     embed_here(job)
-    change = lambda table: embedding_array(embedding_numbers(table[EMBEDDING]).astype(other))  # noqa: E731 one line
+    change = lambda table: embedding_array(embedding_numbers(table[EMBEDDING]).astype(np.uint8))  # noqa: E731 one line
     alter(job.output, with_column(EMBEDDING, change))
-    with pytest.raises(WorkError, match=f"vectors of fixed_size_list<.*{np.dtype(other)}"):
+    with pytest.raises(WorkError, match=r"vectors of fixed_size_list<.*uint8"):
         verify(job.output)
 
 
-@pytest.mark.parametrize("dtype", ["int8", "binary"])
-def test_indexes_and_joins_refuse_small_vectors(floats, tmp_path, dtype):
+def test_indexes_and_joins_refuse_small_vectors(floats, tmp_path):
     job, _ = floats
-    embed_here(replace(job, dtype=dtype))
+    embed_here(replace(job, dtype="int8"))
     floating = job.output + "-float32"
-    words = f"expected vectors of float16 or float32, got {dtype} in .*--dtype float16$"
+    words = "expected vectors of float16 or float32, got int8 in .*--dtype float16$"
     with pytest.raises(RequestError, match=f"--embeddings: {words}"):
         build(embeddings=(floating, job.output), output=str(tmp_path / "i.lance"))
     for queries, vectors, flag in ((job.output, floating, "--query-vectors"), (floating, job.output, "--vectors")):

@@ -1,8 +1,6 @@
 """The read and the encode step: every bad row is kept with its reason, and each good pair gets its vector."""
 
-import json
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -124,37 +122,12 @@ def test_prompts_that_share_prefixes_are_encoded_once_and_right(job, tmp_path):
     pairs = zip(table["text"].to_pylist(), table["condition"].to_pylist(), strict=True)
     alone = [plain.embed([s], [c])[0] for s, c in pairs]
     assert cosines(vectors(table), np.stack(alone)).min() > 0.9999
-    run = json.loads((Path(job.output) / "manifest.json").read_text())["run"]
-    rates = {"tokens_per_second", "processed_per_second", "sharing", "padding"}
-    assert rates < run.keys()
-    assert all(run[name] > 0 for name in rates - {"padding"}) and 0 <= run["padding"] < 0.5
 
 
 # ----------------------------------------------------------------------------------------------------------------- read
 
 
 SMILE = "\U0001f642"  # the tiny model does not know it
-
-
-def test_condition_column_keeps_rows_and_pairs_apart(job, tmp_path):
-    rows = [
-        {"text": "a red dress", "aspects": ["color", "number"], "year": 1},
-        {"text": "a blue dog", "aspects": "color", "year": 2},
-        {"text": "a red dress", "aspects": ["color"], "year": 3},
-        {"text": "two cats", "aspects": []},
-    ]
-    path = tmp_path / "rows.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows)))
-    options = {"conditions": (), "condition_column": "aspects", "keep_columns": ("year", "aspects")}
-    job = replace(job, input=str(path), max_rejected=1, **options)
-    result = embed_here(job)
-    counts = {"rows_in": 4, "rows_out": 3, "rows_rejected": 1, "pairs": 4, "distinct_pairs": 3}
-    assert counts.items() <= result.items()
-    table = read_output(job.output)
-    assert table["condition"].to_pylist() == ["color", "number", "color", "color"]
-    assert table["year"].to_pylist() == [1, 1, 2, 3]
-    assert [r["reason"] for r in read_rejected(job.output)] == ["empty condition"]  # more of them: `test_operators.py`
-    assert table["embedding"][0].equals(table["embedding"][3])
 
 
 def test_every_bad_row_is_kept_with_its_reason_and_place(job, tmp_path):
@@ -171,23 +144,6 @@ def test_every_bad_row_is_kept_with_its_reason_and_place(job, tmp_path):
     assert all(r["file"] == job.input for r in read_rejected(job.output))
     assert (result["rows_in"], result["rows_out"], result["rows_rejected"]) == (9, 2, 7)
     verify(job.output)
-
-
-def test_texts_without_a_known_token_are_rejected_unless_told(job, tmp_path):
-    texts = ["a red dress", SMILE, "a " + SMILE, f"{SMILE} {SMILE}{SMILE}", "red"]
-    pq.write_table(pa.table({"text": texts}), tmp_path / "odd.parquet")
-    job = replace(job, input=str(tmp_path / "odd.parquet"), max_rejected=1)
-    result = embed_here(job)
-    wanted = [(row, "text without a token that the encoder knows") for row in (1, 3)]
-    assert [(r["row"], r["reason"]) for r in read_rejected(job.output)] == wanted
-    assert (result["rows_out"], result["rows_rejected"]) == (3, 2)
-    verify(job.output)
-    told = replace(job, on_unknown="embed")
-    with pytest.raises(RequestError, match=r"got another \(on_unknown: reject there, embed requested\)"):
-        embed_here(told)
-    assert embed_here(replace(told, overwrite=True))["rows_out"] == 5
-    with pytest.raises(RequestError, match=r"got another \(on_unknown: embed there, reject requested\)"):
-        embed_here(job)  # as a job that an earlier version began
 
 
 def test_a_document_is_rejected_where_no_chunk_has_a_known_token(job, tmp_path):
