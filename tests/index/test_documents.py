@@ -84,9 +84,8 @@ def test_chunks_have_the_vectors_of_their_texts_and_count_by_document(home, tiny
     for row in table.to_pylist():
         assert row["id"] == f"{row['document']}#{row['chunk']}" and row["year"] == row["document"] % 5
         assert row["text"] == rows[row["document"]]["text"][row["start"] : row["end"]]
-    pieces = [{"id": i, "text": text} for i, text in enumerate(dict.fromkeys(table["text"].to_pylist()))]
-    embedded(home / "p", tiny_model, pieces, output=str(home / "pieces"), conditions=CONDITIONS)
-    alone = read_output(str(home / "pieces"))
+    texts = [{"id": i, "text": text} for i, text in enumerate(dict.fromkeys(table["text"].to_pylist()))]
+    alone = read_output(embedded(home / "p", tiny_model, texts, conditions=CONDITIONS))
     known, got = (zip(t["text"].to_pylist(), t["condition"].to_pylist(), strict=True) for t in (alone, table))
     wanted = dict(zip(known, vectors(alone), strict=True))
     assert np.allclose(vectors(table), [wanted[pair] for pair in got], atol=1e-5)
@@ -137,9 +136,6 @@ def test_late_chunks_pool_their_tokens_of_the_whole_document(tiny_model, tmp_pat
     documents = alone["document"].to_pylist()
     single = np.array([documents.count(d) == len(CONDITIONS) for d in documents])
     assert single.any() and same[single].all() and same[~single].mean() < 0.1  # of a window of its own
-    embedded(tmp_path / "f", model, rows, output=str(tmp_path / "p"), unconditional=True, **apart)
-    equal = np.isclose(vectors(table), vectors(read_output(str(tmp_path / "p"))), atol=1e-5).all(1)
-    assert (equal == same[:: len(CONDITIONS)]).all()
     assert verify(str(tmp_path / "under"))["rows_out"] == 13
     index = Index.open(storing.indexed(tmp_path / "i.lance", tmp_path / "any"))
     found = index.search(["a dog"], "color", 20, per="document")
@@ -149,11 +145,8 @@ def test_late_chunks_pool_their_tokens_of_the_whole_document(tiny_model, tmp_pat
 def test_units_are_bounded_by_chunks_and_a_stopped_job_resumes_to_equal_files(home, tiny_model, tmp_path, monkeypatch):
     _, rows = home
     rows = [*rows[:20], {"id": 99, "text": "A dog runs on a red ball today. " * 300, "year": 0}, *rows[20:]]
-    folder = tmp_path / "in"
-    folder.mkdir()
-    for number, some in enumerate((rows[:15], rows[15:18], rows[18:])):  # the first two share units
-        folder.joinpath(f"{number}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in some))
-    places = {"input": str(folder), "output": str(tmp_path / "a"), "model": str(tiny_model)}
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    places = {"input": str(tmp_path / "in.jsonl"), "output": str(tmp_path / "a"), "model": str(tiny_model)}
     settings = {"prompt": "concat-sc", "pooling": "mean", "dtype": "float32", "unit_rows": 20, "max_rejected": 1}
     job = EmbedFlags(conditions=CONDITIONS, **places, **settings, **CUT)
     monkeypatch.setattr(steps, "PAIRS_OF_UNIT", 40)
@@ -162,16 +155,12 @@ def test_units_are_bounded_by_chunks_and_a_stopped_job_resumes_to_equal_files(ho
     table, units = read_output(str(tmp_path / "a")), files(tmp_path / "a")
     assert len(units) > 8 and table["document"].to_pylist().count(99) > 400  # one unit, of this document alone
     names = sorted(units)
-    for gone in (names[:1], names[2:4], names[-3:], names[1::2]):
-        for name in gone:
-            Path(tmp_path, "a", "embeddings", name).unlink()
-        assert embed_here(job)["units_done"] == len(gone)
-        assert files(tmp_path / "a") == units
+    for name in names[1::2]:
+        Path(tmp_path, "a", "embeddings", name).unlink()
+    assert embed_here(job)["units_done"] == len(names[1::2]) and files(tmp_path / "a") == units
 
 
-@pytest.mark.parametrize(
-    "conditions", ["color", {"color": 1, "number of people": 1}, {"color": 2, "number of people": -1}]
-)
+@pytest.mark.parametrize("conditions", ["color", {"color": 2, "number of people": -1}])
 def test_a_search_per_document_is_brute_force(home, conditions):
     home, rows = home
     index = Index.open(str(home / "i.lance"))
@@ -185,8 +174,6 @@ def test_a_search_per_document_is_brute_force(home, conditions):
             wanted = [(r["id"], r["score"], i) for i, r in enumerate(list(best.values())[:k], 1)]
             assert [(r["id"], r["score"], r["rank"]) for r in found] == wanted
             assert all(r["text"] == rows[r["document"]]["text"][r["start"] : r["end"]] for r in found)
-    two = index.search(["a red dress", "two people", "dog"], ["color", "color", "number of people"], 4, per="document")
-    assert two["query"].to_pylist() == [0] * 4 + [1] * 4 + [2] * 4 and two["rank"].to_pylist() == [1, 2, 3, 4] * 3
     with pytest.raises(RequestError, match=r"per: expected a column of texts or whole numbers .* got 'pages'"):
         index.search(["a"], "color", per="pages")
 
@@ -212,10 +199,9 @@ def test_a_changed_document_leaves_no_chunk_behind(home, tmp_path, tiny_model, c
     build(output=uri, delete=f"document = {two} AND chunk = 0")  # what is left is of the former text
     changed = embedded(tmp_path / "x", tiny_model, [{"id": two, "text": "Dogs.", "year": 1}], **kept, **CUT)
     refuse({"embeddings": (changed,), "output": uri}, f"new to the index, got id '{two}#[1-9]'")
-    embedded(tmp_path / "o", tiny_model, new, output=str(tmp_path / "other"), **kept, chunk=9)
-    embedded(tmp_path / "w", tiny_model, new, output=str(tmp_path / "whole"), **kept)
-    for other in ("other", "whole"):
-        refuse({"embeddings": (str(tmp_path / other),), "output": uri, "replace": True}, "expected the index's --chunk")
+    for number, chunk in enumerate(({"chunk": 9}, {})):
+        other = embedded(tmp_path / f"o{number}", tiny_model, new, **kept, **chunk)
+        refuse({"embeddings": (other,), "output": uri, "replace": True}, "expected the index's --chunk")
     capsys.readouterr()
     search(SearchFlags(index=uri, query=("a short one",), condition=("color",), k=3, per="document"))
     lines = capsys.readouterr().out.splitlines()
@@ -236,9 +222,8 @@ def test_stored_tokens_of_chunks_are_searched_and_pooled_as_chunks(tmp_path):
     assert verify(str(tmp_path / "p"))["pairs"] == len(table)
     assert build(embeddings=(str(tmp_path / "p"),), output=str(tmp_path / "p.lance"))["rows"] == len(table)
     assert read_output(str(tmp_path / "p"))["document"].to_pylist() == table["document"].to_pylist()
-    for changes in ({"chunk": 9}, {"overlap": 1}):
-        with pytest.raises(RequestError, match=r"stored tokens in .*, got --(chunk|overlap) beside them"):
-            embed_here(replace(pooled, **changes))
+    with pytest.raises(RequestError, match=r"stored tokens in .*, got --chunk beside them"):
+        embed_here(replace(pooled, chunk=9))
 
 
 @pytest.mark.parametrize(
@@ -246,12 +231,9 @@ def test_stored_tokens_of_chunks_are_searched_and_pooled_as_chunks(tmp_path):
     [
         ({"chunk": 0}, "--chunk: expected at least 1 token, and fewer in --overlap, got 0"),
         ({"chunk": 9, "overlap": 9}, "--chunk: .* got 9 and --overlap 9"),
-        ({"chunk": 9, "overlap": -1}, "--chunk: .* got 9 and --overlap -1"),
-        ({"overlap": 3}, "--chunk: expected at least 1 token, .* got none and --overlap 3"),
         ({"late_chunking": True}, "--chunk: expected at least 1 token, .* got none"),
         ({"chunk": 9, "late_chunking": True}, "--late-chunking: expected a condition-pooling model"),
         ({"chunk": 600}, "--chunk: expected chunks that .* reads whole"),
-        ({"chunk": 2**40}, "--chunk: expected chunks that .* reads whole"),
         ({"chunk": 9, "keep_columns": ("chunk",)}, "--keep-columns: 'chunk' is a column of the output"),
     ],
 )

@@ -1,4 +1,5 @@
-"""Filters of strangers: what is one condition on the kept columns passes, written anew; nothing else reaches Lance."""
+"""Filters of strangers: what is one condition on the kept columns passes, written anew, and compares times as instants;
+nothing else reaches Lance."""
 
 import datetime as dt
 from decimal import Decimal
@@ -8,51 +9,35 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import sqlglot
-from helpers import embedded
-from indexed import rows
-from storing import indexed
 
 from raycase.commands.facets import FacetsFlags, facets
 from raycase.errors import RequestError
 from raycase.index.build import build
 from raycase.index.filters import FUNCTIONS, checked_filter
-from raycase.index.index import Index
 from raycase.index.lance_files import lance_errors
 from raycase.io.storage import locate
 
 ROOT = locate("captions.lance")
 FILTERS = (  # which are not one condition on kept columns
-    "year > 3000) OR (year > 0",
     ") OR (1=1 --",
-    "year > 3000 OR 1=1",
     "'text' != 'review' AND year > 0",
     "year > 3000 /* ) */ OR year > 0 --",
-    "year > 3000 --",
     "year > 3000; year > 0",
     "condition = 'color'",
     "vector IS NOT NULL",
     "_rowid >= 0",
-    "_word_basis IS NULL",
     "year > (SELECT 1)",
     "random() < 0.5",
     "repeat(source, 1000000000000) = 'x'",  # ends the process where it is computed
-    "array_length(range(year, 1000000000000)) > 3",
-    "arrow_cast(source, 'FixedSizeList(1000000000000, Utf8)') IS NULL",
     "CAST(source AS int) > 0",  # fails at a row
     "year / 0 = 1",
     "money::decimal(76, 2) > 0",  # Lance panics, and a search by codes would never return
-    "date_trunc('week', arrow_cast(length(source) - 9223372036854775807, 'Timestamp(Nanosecond, None)')) IS NOT NULL",
     "year = ?",
     "text = N'x'",
     "count(*) > 1",
-    "text = 'x",
     "",
-    "year",
-    "\x00year > 1",
     "(" * 10_000 + "year > 1" + ")" * 10_000,
     "NOT " * 20_000 + "year > 1",
-    "year = 1 AND " + "(" * 60 + "year > 1" + ")" * 60,
-    "x" * 100_000 + " > 1",
 )
 
 
@@ -75,31 +60,21 @@ def table():
     [
         ("\"source\" = 'news'", "a"),
         ("\"source\" <> 'news' AND year < 2004", ""),
-        ("`source` = 'news'", "a"),
-        ('"Year" = 2', "b"),
         ("odd = 2", "b"),
         ('"when" = 2 and when = 2', "b"),
-        ("select = 1", "a"),
         ('"q""q" = 2', "b"),
         ("money > CAST(2.5 AS DECIMAL(10, 2))", "b"),
-        ("(year) > 2003 AND s.x > 1", "b"),
         ("year IS DISTINCT FROM 2003", "b"),
         ("try_cast(source AS int) IS NULL", "ab"),
-        ("year % 10 = 3", "a"),
-        ("year > 3000 OR year > 0", "ab"),
         ("year > 0 AND (year > 3000 OR source = 'web')", "b"),
         ("NOT (year = 2003 OR flag)", "b"),
-        ("NOT flag", "b"),
         ("s.x = 2 AND s['x'] = 2", "b"),
         ("lower(source) LIKE 'n%'", "a"),
         ("TRIM(source) = 'news' OR trim(\"a b\", 'y') = ''", "ab"),
-        ("source <> 'a fixedsize list'", "ab"),
         ("source = 'ne''ws' OR source = 'we\\'", ""),
         ("source NOT ILIKE 'N%'", "b"),
         ("array_has([2003], year)", "a"),
-        ("year > 0;", "ab"),
         (" OR ".join(f"year = {n}" for n in range(900, 2100)), "ab"),
-        (f"year IN ({', '.join(map(str, range(900, 2100)))})", "ab"),
     ],
 )
 def test_what_is_a_condition_on_the_columns_selects_its_rows(table, where, ids):
@@ -142,10 +117,9 @@ EXTREME = {
     "ns": ([-(2**63) + 1, 2**63 - 1], pa.timestamp("ns")),
     "l": ([["a", None], [], None], pa.list_(pa.string())),
 }
-DATES = ("'1969-12-30T12:00:00'", "DATE '9999-12-31'")
-TIMES = ("TIMESTAMP '1969-12-30 12:00:00'", "CAST('0001-01-01' AS TIMESTAMP)")
-OTHERS = ("CAST(9.5 AS DECIMAL(10,2))", "CAST(1 AS DECIMAL(76,2))", "CAST('x' AS INT)", "NULL", "TRUE", "'a'")
-LITERALS = ("0", "-9223372036854775808", "1e400", *DATES, *TIMES, *OTHERS)
+LITERALS = ["0", "-9223372036854775808", "1e400", "CAST(9.5 AS DECIMAL(10,2))", "CAST(1 AS DECIMAL(76,2))", "NULL"]
+LITERALS += ["CAST('x' AS INT)", "TRUE", "'a'", "'1969-12-30T12:00:00'", "DATE '9999-12-31'"]
+LITERALS += ["TIMESTAMP '1969-12-30 12:00:00'", "CAST('0001-01-01' AS TIMESTAMP)"]
 
 
 @pytest.fixture(scope="module")
@@ -195,26 +169,10 @@ def test_no_operator_function_or_cast_panics(extreme):
     assert sum(answered(extreme, where) for where in filters) > 150
 
 
-@pytest.fixture(scope="module")
-def searched(tmp_path_factory, tiny_model):
-    """Indexes of the same rows: exact and approximate, each with two conditions and unconditional vectors."""
-    home = tmp_path_factory.mktemp("filtered")
-    settings = {"conditions": ("color", "number of people"), "keep_columns": ("text", "year")}
-    out = embedded(home / "a", tiny_model, rows(60), output=str(home / "out"), **settings)
-    indexed(home / "exact.lance", out)
-    indexed(home / "ivf-rq.lance", out, vector_index="ivf-rq")
-    return home
-
-
-SOME = ("year > 3000) OR (year > 0", "year > 3000 --", "_rowid >= 0", "")  # all of them: above, by what all call
-
-
-@pytest.mark.parametrize("kind", ["exact", "ivf-rq"])
-def test_whoever_takes_a_filter_refuses_them(searched, kind):
-    uri = str(searched / f"{kind}.lance")
-    index = Index.open(uri)
+def test_whoever_takes_a_filter_refuses_them(index):
+    uri = index.root.uri
     vector_1D = np.ones((1, index.dataset.schema.field("vector").type.list_size), np.float32)
-    for where in SOME:
+    for where in ("year > 3000) OR (year > 0", "_rowid >= 0", ""):
         for ask in (
             lambda where=where: index.search(["a red dress"], "color", where=where),
             lambda where=where: index.search(["a red dress"], {"color": 1}, where=where),
@@ -228,4 +186,82 @@ def test_whoever_takes_a_filter_refuses_them(searched, kind):
     for conditions in ("color", {"color": 1}):
         for _ in range(2):  # read, and cached
             found = index.search(["a red dress"], conditions, k=10_000, where='"year" = 2003 OR "year" = 2004')
-            assert sorted(found["year"].to_pylist()) == [2003] * 3 + [2004] * 3
+            assert sorted(found["year"].to_pylist()) == [2003] * 15 + [2004] * 15
+
+
+HALF_PAST = dt.datetime(2024, 3, 31, 1, 30, tzinfo=dt.UTC)  # Berlin's clocks skip 2:00 to 3:00 of that night
+
+
+def selected(dataset, where):
+    return dataset.to_table(columns=["id"], filter=checked_filter(dataset, ROOT, where, "where"))["id"].to_pylist()
+
+
+ODD = {
+    "ms IS NOT DISTINCT FROM TIMESTAMP '2024-03-31 01:30:00Z'": "a",
+    "ms NOT IN (TIMESTAMP '2024-03-31 01:30:01', TIMESTAMP '2024-03-31 03:30+02')": "b",
+    "ms IN (TIMESTAMP '2024-03-31 01:30', NULL)": "a",
+    "ms < (TIMESTAMP '9999-12-31 23:59:59.9') AND (ms) > DATE '0001-01-01'": "ab",
+    "day < DATE '9999-12-31' AND day > TIMESTAMP '0001-01-01'": "ab",
+    "TIMESTAMP '2024-03-31 02:00:00Z' BETWEEN ms AND ns": "",
+    "ms > TIMESTAMP WITH TIME ZONE '2024-03-31 01:30:00Z'": "b",
+    "day <= TIMESTAMP '2024-03-31 02:00+02:00' AND NOT day < DATE '2024-03-31'": "a",
+    "ms = ns AND NOT ns > ms": "ab",
+}
+
+
+@pytest.fixture(scope="module")
+def odd():
+    at = [HALF_PAST, HALF_PAST + dt.timedelta(days=1), None]
+    columns = {f"{unit}": pa.array(at, pa.timestamp(unit, "Europe/Berlin")) for unit in ("ms", "ns")}
+    columns |= {"day": pa.array([each and each.date() for each in at]), "text": ["2024-03-31", "", None]}
+    columns["naive"] = pa.array([None] * 3, pa.timestamp("us"))
+    columns["l"] = pa.array([at, [], None], pa.list_(pa.timestamp("us")))
+    columns["s"] = pa.StructArray.from_arrays([columns["ms"]], ["at"])
+    return lance.write_dataset(pa.table({"id": ["a", "b", "c"], **columns}), "memory://odd")
+
+
+KINDS = [pa.timestamp(unit, zone) for unit in ("s", "ms", "us", "ns") for zone in (None, "Europe/Berlin")]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, pa.date32(), pa.date64()], ids=str)
+def test_times_are_compared_as_instants_whatever_the_unit_and_the_zone(kind):
+    """A day before the night in which Berlin's clocks skip an hour, its midnight in UTC, a day after, and null."""
+    days = [dt.datetime(2024, 3, 31, tzinfo=dt.UTC) + dt.timedelta(n) for n in (-1, 0, 1)]
+    column = pa.array([*(day.date() if pa.types.is_date(kind) else day for day in days), None], kind)
+    rows = lance.write_dataset(pa.table({"id": ["a", "b", "c", "d"], "t": column}), "memory://times")
+    for where, ids in {
+        "t = TIMESTAMP '2024-03-31T00:00:00Z'": "b",
+        "t <> TIMESTAMP '2024-03-30 19:00:00.000000000-05:00'": "ac",
+        "t < CAST('2024-03-31 02:00:00+0200' AS TIMESTAMP)": "a",
+        "DATE '2024-03-31' < t": "c",
+        "t >= DATE '2024-03-31'": "bc",
+        "NOT (t BETWEEN DATE '2024-03-31' AND TIMESTAMP '2024-04-01 05:30+05:30')": "a",
+        "t IN (DATE '2024-03-30', TIMESTAMP '2024-04-01')": "ac",
+    }.items():
+        assert "".join(selected(rows, where)) == ids, where
+
+
+@pytest.mark.parametrize("where", ODD)
+def test_times_of_any_spelling_beside_any_column(odd, where):
+    assert "".join(selected(odd, where)) == ODD[where]
+
+
+@pytest.mark.parametrize(
+    ("where", "why"),
+    [
+        ("ms = TIMESTAMP 'yesterday'", "'yesterday' AS TIMESTAMP.* is no DATE '2024-03-31' or TIMESTAMP"),
+        ("ms = TIMESTAMP '2024-02-30'", "is no DATE '2024-03-31' or"),
+        ("ms = CAST(1711848600 AS TIMESTAMP)", "is no DATE '2024-03-31' or"),
+        ("ms = TIMESTAMP '2024-03-31 01:30:00.0005'", r"that a column of timestamp\[ms, tz=Europe/Berlin\] can hold"),
+        ("ns < DATE '9999-12-31'", r"that a column of timestamp\[ns, tz=Europe/Berlin\] can hold"),
+        ("day < TIMESTAMP '2024-03-31 00:00:01'", r"that a column of date32\[day\] can hold"),
+        ("ms = naive", "'ms = naive' compares times with a zone and without one"),
+        ("coalesce(ms, naive) IS NULL", "compares times with a zone and without one"),
+        ("s.at > TIMESTAMP '2024-03-31'", "may only be compared with a column of times or dates"),
+        ("array_has(l, TIMESTAMP '2024-03-31 01:30:00')", "may only be compared with a column of times or dates"),
+    ],
+)
+def test_what_is_no_time_or_not_compared_with_a_column_of_times_is_refused(odd, where, why):
+    with pytest.raises(RequestError, match=why) as error:
+        checked_filter(odd, ROOT, where, "where")
+    assert "\n" not in str(error.value)

@@ -1,7 +1,9 @@
-"""An index in shards: the answers of its parts, merged, are those of the whole."""
+"""An index in shards: the answers of its parts, merged, are those of the whole; nearest neighbours block by block."""
 
+import numpy as np
 import pytest
 import storing
+import torch
 from indexed import alike, refuse
 
 from raycase.commands import place as placement
@@ -14,7 +16,8 @@ from raycase.index.index import Index
 from raycase.index.lance_files import shard_fragments
 from raycase.index.options import Limits
 from raycase.index.rows import IndexRows
-from raycase.index.topk import merge_top_k
+from raycase.index.topk import merge_top_k, nearest_rows, top_k
+from raycase.io.vectors import l2_normalize
 
 ASKED, KNOWN = "what they wear on their heads", "number of people"
 QUERIES = ["a woman in a red dress", "two people play with a dog", "color"]
@@ -62,12 +65,9 @@ def check_same(uri, fragments=None):
     assert len(wanted) == 0 and len(one.search(queries, ASKED, 10_000)) == len(queries) * one.rows(ASKED) > 0
 
 
-def test_shards_have_about_as_many_rows_of_each_kind(uri):
+def test_shards_have_about_as_many_rows_and_may_have_none(uri):
     assert rows_of(uri) == [(168, 84, 84), (166, 82, 84), (166, 84, 82)]
     assert Index.open(uri).metadata.shards == SHARDS
-
-
-def test_a_shard_may_have_no_rows_or_none_of_a_kind(uri):
     ids = [fragment.fragment_id for fragment in Index.open(uri).dataset.get_fragments()]
     check_same(uri, [ids[:3], [], ids[3:4], ids[4:]])
     assert shard_fragments(Index.open(uri).dataset, 26)[24:] == [[], []]
@@ -84,9 +84,7 @@ def test_rows_that_come_change_and_go(uri, tokens):
     build(**dict(job, keep_condition=("dog",)))
     rows = rows_of(uri)
     assert max(all_rows for all_rows, *_ in rows) < 1.15 * sum(all_rows for all_rows, *_ in rows) / SHARDS
-    one, merged = Index.open(uri), merged_index(uri)
-    alike(merged.search(QUERIES, "dog", 300), one.search(QUERIES, "dog", 300))
-    before = one.dataset.count_rows()
+    before = Index.open(uri).dataset.count_rows()
     build(**dict(job, delete="id % 3 > 0"))  # most rows: files are written anew
     assert Index.open(uri).dataset.stats.dataset_stats()["num_deleted_rows"] == 0 < before
     rows = rows_of(uri)
@@ -128,18 +126,54 @@ def test_an_index_of_one_shard_is_searched_here_and_says_so(tokens, tmp_path, ca
         assert capsys.readouterr().err.partition("ids are")[0] == said
 
 
-def test_two_stages_refine_by_shard(uri):
-    """Each shard pools as many as one index would: no fewer of the best are found, and their scores are exact."""
-    one, merged = Index.open(uri), merged_index(uri)
-    best = one.search(QUERIES, ASKED, 10).to_pylist()
-    score_of = {(row["query"], row["id"]): row["score"] for row in one.search(QUERIES, ASKED, 250).to_pylist()}
-    shares = {}
-    for name, index in (("one", Index.open(uri)), ("merged", merged)):
-        index.metadata.exact_below = 100
-        found = index.search(QUERIES, ASKED, 10, refine=2).to_pylist()
-        assert not index.vectors.cached
-        assert all(row["score"] == pytest.approx(score_of[row["query"], row["id"]], abs=2e-6) for row in found)
-        shares[name] = len({(row["query"], row["id"]) for row in best} & {(row["query"], row["id"]) for row in found})
-    assert 24 <= shares["one"] <= shares["merged"]
-    filtered = merged.search(QUERIES[:1], ASKED, 10, "year < 2012", refine=2)
-    assert all(year < 2012 for year in filtered["year"].to_pylist()) and len(filtered) == 10
+def brute(queries, vectors, k):
+    scores = queries @ vectors.T
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(scores, order, 1), order
+
+
+def test_of_equal_scores_the_earlier_row_wins():
+    vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0]] * 5)
+    assert top_k(vectors[:1], [vectors], 4, block_rows=3)[1].tolist() == [[0, 2, 4, 6]]
+    assert top_k(vectors[:1], [vectors], 7, block_rows=3)[1].tolist() == [[0, 2, 4, 6, 8, 1, 3]]
+
+
+def test_vectors_of_the_same_group_are_left_out():
+    random = np.random.default_rng(0)
+    queries, vectors = (l2_normalize(random.standard_normal((n, 8))) for n in (7, 100))
+    groups, query_groups = np.arange(100) % 10, np.arange(7)
+    scores = queries @ vectors.T
+    scores[query_groups[:, None] == groups[None, :]] = -np.inf
+    blocks = [torch.from_numpy(vectors[:30]), torch.from_numpy(vectors[30:])]
+    of = {"query_groups": torch.from_numpy(query_groups), "groups": torch.from_numpy(groups)}
+    _, rows = top_k(torch.from_numpy(queries), blocks, 5, **of)
+    assert np.array_equal(rows, np.argsort(-scores, axis=1, kind="stable")[:, :5])
+    alone = torch.zeros(100, dtype=torch.int64)
+    every = top_k(torch.from_numpy(queries), [torch.from_numpy(vectors)], 5, query_groups=alone[:7], groups=alone)
+    assert (every[1] == -1).all()
+
+
+@pytest.mark.parametrize("same", [11, 900])
+def test_nearest_rows_and_scores_do_not_depend_on_blocks_order_or_other_queries(same):
+    random = np.random.default_rng(0)
+    queries, vectors = (l2_normalize(random.standard_normal((n, 384))).astype(np.float32) for n in (9, 3000))
+    vectors[100 : 99 + same] = vectors[7]
+    queries[0] = vectors[7]
+    numbers = np.arange(3000)
+
+    def found(some=slice(0, 9), cuts=(), order=numbers):
+        blocks = zip(np.split(order, cuts), map(torch.from_numpy, np.split(vectors[order], cuts)), strict=True)
+        return nearest_rows(queries[some], blocks, 20)
+
+    scores, rows = found()
+    wanted_scores, wanted = brute(queries.astype(np.float64), vectors, 20)
+    assert np.array_equal(rows[1:], wanted[1:]) and np.allclose(scores, wanted_scores, atol=1e-6)
+    assert rows[0, :11].tolist() == [7, *range(100, 110)] and scores[0, 0] == 1
+    for given in ({"cuts": [1, 50, 999]}, {"cuts": range(0, 3000, 7)}, {"some": slice(3, 5)}, {"cuts": [1000]}):
+        some = given.get("some", slice(0, 9))
+        again = found(**given)
+        assert np.array_equal(again[1], rows[some]) and np.allclose(again[0], scores[some], atol=1.1e-6)
+    shuffled = found(order=random.permutation(3000))
+    assert np.array_equal(shuffled[1][1:], rows[1:]) and np.allclose(shuffled[0], scores, atol=1.1e-6)
+    few = nearest_rows(queries, [(numbers[:3], torch.from_numpy(vectors[:3]))], 5)
+    assert (few[1][:, 3:] == -1).all() and (nearest_rows(queries, [], 2)[1] == -1).all()

@@ -1,4 +1,4 @@
-"""The heads of condition pooling on random states, against their formulas in 64 bits; what padding and shape change."""
+"""The heads on random states against their formulas in 64 bits: condition pooling's, and g of CASE's eq. 1."""
 
 from dataclasses import replace
 
@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 import small
 import torch
+from safetensors.torch import save_file
 from scipy.special import erf, expit, softmax
 
+from raycase.errors import RequestError
 from raycase.heads.condition_head import ConditionHead, HeadConfig
+from raycase.heads.projector import WEIGHTS, Projector, ProjectorConfig, load_weights, save_weights
 
 CONFIG = HeadConfig(activation="gelu", states_dim=6, heads=3, head_dim=4, output_dim=5, temperature=3.0)
 COUNTS = [4, 1, 7]  # tokens of each sentence
@@ -76,19 +79,6 @@ def test_the_formula(changes):
             assert not weights[b, c, len(h_TW) :].any()
     torch.testing.assert_close(weights.sum(-1), torch.ones(3, 4))
     assert weights[:, :, 0].std() > 0.01, "expected weights that depend on sentence and condition"
-
-
-def test_values_start_as_the_last_layers_states_and_the_last_head_stays_uniform():
-    head = ConditionHead(replace(CONFIG, activation=None)).eval()
-    head.start_from_states(3)
-    (h_TW, _, _), whole, real = padded()
-    words, questions = head.read(whole, real), head.ask(states(2, seed=9))
-    values = words.values[0, : len(h_TW)].detach()
-    torch.testing.assert_close(values @ values.T, h_TW[:, -3:] @ h_TW[:, -3:].T)
-    assert (questions.gate == questions.gate[0, 0]).all()
-    alone = questions._replace(mix=torch.tensor([[0.0, 0.0, 1.0]] * 2))
-    weights = head.weights(words, alone.take(torch.arange(2).expand(3, -1)))
-    torch.testing.assert_close(weights[2], torch.full((2, 7), 1 / 7), atol=1e-3, rtol=0)
 
 
 PART = replace(
@@ -165,3 +155,47 @@ def test_what_is_fitted(unconditional_dim):
     else:  # the principal directions of f(s)
         torch.testing.assert_close(part.turn @ part.turn.T, torch.eye(5))
         assert part.turn[:, 5:].abs().max() < 1e-2
+
+
+def made(**options):
+    torch.manual_seed(0)
+    return Projector(ProjectorConfig(input_dim=6, output_dim=4, hidden=5, **options)).eval()
+
+
+@pytest.mark.parametrize(
+    ("activation", "formula"),
+    [
+        ("leaky_relu", lambda x: torch.where(x > 0, x, 0.01 * x)),
+        ("relu", lambda x: x.clamp(min=0)),
+        ("silu", lambda x: x / (1 + torch.exp(-x))),
+        ("gelu", lambda x: x * 0.5 * (1 + torch.erf(x / 2**0.5))),
+    ],
+)
+def test_one_and_two_layers(activation, formula):
+    x = torch.randn(3, 6)
+    weight, bias = (g := made(layers=0)).parameters()
+    torch.testing.assert_close(g(x), x @ weight.T + bias)
+    [weight] = (g := made(layers=1, bias=False, activation=activation)).parameters()
+    torch.testing.assert_close(g(x), formula(x @ weight.T))
+    g = made(layers=2, activation=activation)
+    first, first_bias, second, second_bias = g.parameters()
+    assert first.shape == (5, 6)
+    torch.testing.assert_close(g(x), formula(formula(x @ first.T + first_bias) @ second.T + second_bias))
+
+
+def test_missing_broken_and_other_weights_are_refused(tmp_path):
+    g = made(layers=1)
+    weights = g.state_dict()
+    weights["1.bias"][2] = float("nan")
+    spoiled = {
+        r"projector\.safetensors: expected weights": lambda file: None,
+        "expected weights of ": lambda file: file.write_bytes(b"no safetensors"),
+        "expected finite weights, got NaN": lambda file: save_file(weights, file),
+    }
+    for said, spoil in spoiled.items():
+        spoil(tmp_path / WEIGHTS)
+        with pytest.raises(RequestError, match=said):
+            load_weights(g, tmp_path / WEIGHTS, "weights of g")
+    save_weights(made(layers=1), tmp_path / WEIGHTS)
+    with pytest.raises(RequestError, match=r"safetensors: expected weights of g, got: .*mismatch"):
+        load_weights(Projector(ProjectorConfig(input_dim=7, output_dim=4)), tmp_path / WEIGHTS, "weights of g")

@@ -1,19 +1,21 @@
-"""Who may ask the service, how much, and how many at once. Bodies of strangers: tests/test_hostile.py."""
+"""Who may ask the service, how much, and how many at once; its flags. Bodies of strangers: tests/test_hostile.py."""
 
 import asyncio
 import json
+import socket
 import threading
 import time
 
 import pytest
 from served import TOKEN, client_of, refusal
 
+from raycase.commands import serve as command
 from raycase.errors import RequestError, WorkError
 from raycase.serve import guard as guard_module
 from raycase.serve import service as service_module
 from raycase.serve.guard import Guard
-from raycase.serve.service import Engine
-from raycase.serve.settings import ServeSettings, check_serve
+from raycase.serve.service import Engine, public_name
+from raycase.serve.settings import ServeSettings, check_serve, free_port, sha256_of
 
 JSON = {"Content-Type": "application/json"}
 
@@ -30,12 +32,9 @@ def alive(client):
     ("route", "asked", "said"),
     [
         ("/v1/embeddings", {"input": "a" * 32_769}, "at most 32768 characters"),
-        ("/v1/embeddings", {"input": "a", "condition": "c" * 1001}, "at most 1000 characters"),
         ("/v1/embeddings", {"input": ["a"] * 257, "condition": [f"c{i}" for i in range(257)]}, "at most 256 different"),
         ("/v1/embeddings", {"input": ["a"] * 3, "condition": ["c"] * 2}, "one for each of the 3 texts"),
-        ("/search", {"queries": ["a"] * 17, "condition": [str(i) for i in range(17)]}, "at most 16 different ones"),
         ("/search", {"queries": ["a"] * 256, "k": 100}, "10,000 answers to all queries, got 100 for 256"),
-        ("/search", {"queries": "a", "where": "year > 1 AND " * 1000}, "at most 10000 characters"),
         ("/search", {"queries": "a", "condition": "c", "unconditional": True}, "or unconditional, got several"),
         ("/search", {"queries": "a", "condition": "c", "exact_condition": True}, "condition: expected"),
         ("/facets", {"condition": "color", "clusters": 61}, "clusters: expected at most the 60 rows"),
@@ -73,12 +72,13 @@ def test_json_alone_is_read(client):
 
 def test_a_token_is_needed_where_there_is_one(service, monkeypatch, caplog):
     monkeypatch.setenv("RAYCASE_TOKEN", TOKEN)
-    client, _ = client_of(service, host="0.0.0.0", base_url="http://example.org")
+    client, _ = client_of(service, host="0.0.0.0", mcp="http", base_url="http://example.org")
     for given in (None, TOKEN, f"Basic {TOKEN}", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", "Bearer é"):
         headers = {} if given is None else {"Authorization": given.encode()}
         answer = client.post("/v1/embeddings", json={"input": "dog"}, headers=headers)
         assert "server's token" in refusal(answer, 401) and answer.headers["WWW-Authenticate"] == "Bearer"
         assert client.get("/conditions", headers=headers).status_code == 401
+        assert client.post("/mcp", headers=headers, json={}).status_code == 401
         assert client.get("/openapi.json", headers=headers).status_code == 401
         assert client.post("/health", headers=headers, content=b"x" * 100).status_code == 401  # its body is not read
     assert client.get("/health").status_code == client.get("/ready").status_code == 200
@@ -232,27 +232,18 @@ def part(body, more=True):
     return {"type": "http.request", "body": body, "more_body": more}
 
 
-def test_a_slow_body_is_given_up_and_takes_no_place(service, monkeypatch):
+def test_a_body_that_is_slow_or_ends_early_takes_no_place(service, monkeypatch):
     monkeypatch.setattr(guard_module, "BODY_SECONDS", 0.05)
     client, counted = client_of(service, queue=1)
-    start, _ = asgi(client.app, [part(b'{"inp')])
-    assert start["status"] == 408 and counted == [("/v1/embeddings", 408, {})]
-    assert alive(client)
-
-
-def test_a_client_that_leaves_before_its_body_is_whole_gets_nothing(service):
-    client, counted = client_of(service, queue=1)
+    assert asgi(client.app, [part(b'{"inp')])[0]["status"] == 408
     assert asgi(client.app, [part(b'{"inp'), {"type": "http.disconnect"}]) == []
-    assert counted == [("/v1/embeddings", 499, {})] and alive(client)
+    assert counted == [("/v1/embeddings", 408, {}), ("/v1/embeddings", 499, {})] and alive(client)
 
 
-@pytest.mark.parametrize("length", [b"8388609", b"9" * 5000, b"-1"])
-def test_a_length_beyond_the_limit_is_refused_before_the_body(service, length):
-    start, body = asgi(client_of(service)[0].app, [], headers=[(b"content-length", length)])
-    assert start["status"] == 413 and b'"code":"too_large"' in body["body"]
-
-
-def test_a_body_without_a_length_ends_at_the_limit(service):
+def test_a_body_ends_at_the_limit_and_a_length_beyond_it_is_refused_at_once(service):
+    for length in (b"8388609", b"9" * 5000, b"-1"):
+        start, body = asgi(client_of(service)[0].app, [], headers=[(b"content-length", length)])
+        assert start["status"] == 413 and b'"code":"too_large"' in body["body"]
     endless = iter(range(100))
     start, _ = asgi(client_of(service)[0].app, (part(b" " * 2**20) for _ in endless))
     assert start["status"] == 413 and next(endless) == 9
@@ -291,3 +282,87 @@ def test_a_cancelled_request_gives_its_place_back_and_the_end_waits_for_others()
         assert guard.working == engine.requests == 0
 
     asyncio.run(run())
+
+
+@pytest.fixture(autouse=True)
+def no_token(monkeypatch):
+    monkeypatch.delenv("RAYCASE_TOKEN", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"host": "0.0.0.0"}, "expected a token to listen at 0.0.0.0"),
+        ({"port": 70000}, "--port: expected 0 to 65,535"),
+        ({"replicas": 0}, "--replicas: expected at least 1"),
+        ({"gpus_per_replica": -1.0}, "--gpus-per-replica: expected 0 or more"),
+        ({"memory": 0.0}, "--memory: expected GiB above 0"),
+        ({"token_file": "nowhere"}, "--token-file nowhere: expected a file with a token"),
+        ({"index": ""}, "--index: expected a path"),
+        ({"allow_origin": ("*",)}, "--allow-origin: expected an origin"),
+    ],
+)
+def test_wrong_flags(flags, said):
+    with pytest.raises(RequestError, match=f"^{said}") as error:
+        check_serve(ServeSettings(**flags))
+    assert "\n" not in str(error.value)
+
+
+def test_without_the_extra_it_says_which(monkeypatch):
+    monkeypatch.setattr(command, "find_spec", lambda package: None)
+    with pytest.raises(RequestError, match=r"^expected the package fastapi .*pip install 'raycase\[serve\]'$"):
+        command.serve(command.ServeFlags())
+
+
+@pytest.mark.parametrize("token", ["", "a" * 15, "a token with blanks in it"])
+def test_a_token_that_is_none_is_refused_and_not_shown(token, tmp_path, monkeypatch):
+    (tmp_path / "token").write_text(token)
+    for flags in ({"token_file": str(tmp_path / "token")}, {}):
+        with pytest.raises(RequestError, match="expected a token of 16 or more letters and digits") as error:
+            monkeypatch.setenv("RAYCASE_TOKEN", token)
+            check_serve(ServeSettings(**flags))
+        assert not token or token not in str(error.value)
+
+
+def test_a_token_is_known_by_its_hash_alone(tmp_path, monkeypatch):
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    settings = check_serve(ServeSettings(host="0.0.0.0", token_file=str(tmp_path / "token")))
+    monkeypatch.setenv("RAYCASE_TOKEN", TOKEN)
+    assert settings.token_sha256 == check_serve(ServeSettings()).token_sha256 == sha256_of(TOKEN)
+    assert TOKEN not in repr(settings)
+    monkeypatch.delenv("RAYCASE_TOKEN")
+    for flags, said in (({}, "expected a token to listen on a cluster"), ({"port": 0}, "--port: expected the port on")):
+        with pytest.raises(RequestError, match=f"^{said}"):
+            check_serve(ServeSettings(**flags), on_cluster=True)
+
+
+def test_a_port_that_something_listens_on_is_refused():
+    """Ray would share it, and requests would go to either."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(RequestError, match=rf"^--port: expected 127.0.0.1:{port} as .* free, got: "):
+            free_port("127.0.0.1", port)
+    assert free_port("127.0.0.1", 0) > 0
+    with pytest.raises(RequestError, match="expected no such host:1 as "):
+        free_port("no such host", 1)
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("BAAI/bge-small-en-v1.5", "BAAI/bge-small-en-v1.5"),
+        ("/srv/models/case/", "case"),
+        ("../case", "case"),
+        ("condition-pooling:/srv/models/bert", "bert"),
+        ("package:raycase/models/minilm-conditional", "minilm-conditional"),
+    ],
+)
+def test_a_model_has_a_name_for_strangers(model, name):
+    assert public_name(model) == name
+
+
+def test_a_replica_which_works_elsewhere_gets_whole_paths(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    settings = check_serve(ServeSettings(index="i.lance", model="runs"))
+    assert (settings.index, settings.model) == (str(tmp_path / "i.lance"), str(tmp_path / "runs"))

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import storing
 import torch
-import torch.nn.functional as F
 from helpers import cosines
 from safetensors.torch import load, save
 
@@ -135,39 +134,16 @@ def test_a_basis_is_read_back_and_another_file_is_refused(codes):
         TokenSketch.from_bytes(b"nonsense", "a.safetensors")
 
 
-def sketched(stored, sketch, codes):
-    coded = Ragged(flat=sketch.code(codes, stored.codes.flat), offsets=stored.codes.offsets)
-    return unpack_tokens(replace(stored, codes=coded), None)
-
-
-def exact(model, codes, stored):
-    """By the words themselves, in the order of shortest first."""
-    return TokenPooler(codes, *asked(model, CONDITIONS[:1])).pool(unpack_tokens(stored, codes))[:, 0]
-
-
-def test_centroids_that_are_the_tokens_give_their_very_vectors(model, codes, stored):
-    """Few distinct tokens: each one can be a centroid of the first level, and nothing is left for the others."""
-    few = stored.take(np.arange(12))
-    z = torch.from_numpy(np.unique(codes.unpack(few.codes.flat), axis=0)) * codes.steps
-    first = F.pad(z, (0, 0, 0, 256 - len(z)))
-    sketch = TokenSketch(centroids=torch.stack([first, torch.zeros_like(first)]))
-    words = sketched(few, sketch, codes)
-    assert len(words.with_part), "expected some texts with a plain part"
-    pooler = SketchPooler(sketch, codes, *asked(model, CONDITIONS[:1]))
-    torch.testing.assert_close(pooler.pool(words), exact(model, codes, few), atol=1e-5, rtol=1e-4)
-    axes = torch.linalg.qr(torch.randn(11, 11)).Q  # turned, they keep their cosines
-    turned = pooler.along(axes).pool(words) @ axes.T
-    torch.testing.assert_close(turned, exact(model, codes, few), atol=1e-5, rtol=1e-4)
-
-
 def test_sketches_are_near_the_words_they_stand_for(model, codes, stored, monkeypatch):
     """In any split; and the axes of a condition keep what its vectors vary by."""
     sketch = TokenSketch.fit(codes, stored.codes.flat)
     again = TokenSketch.from_bytes(sketch.to_bytes(), "s")
-    words = sketched(stored, again, codes)
+    coded = Ragged(flat=again.code(codes, stored.codes.flat), offsets=stored.codes.offsets)
+    words = unpack_tokens(replace(stored, codes=coded), None)
     pooler = SketchPooler(again, codes, *asked(model, CONDITIONS[:1]))
     found = pooler.pool(words)
-    assert cosines(found.numpy(), exact(model, codes, stored).numpy()).min() > 0.98
+    exact = TokenPooler(codes, *asked(model, CONDITIONS[:1])).pool(unpack_tokens(stored, codes))[:, 0]
+    assert cosines(found.numpy(), exact.numpy()).min() > 0.98
     monkeypatch.setattr(token_pooling, "SKETCHED_AT_ONCE", 5)
     torch.testing.assert_close(pooler.pool(words), found)
     monkeypatch.setattr(token_pooling, "AXES", 8)

@@ -1,13 +1,18 @@
-"""DualCSE: equation 2 and its parts by hand, two vectors by one encoder or two, training, and both measures."""
+"""DualCSE: equation 2 and its parts by hand, two vectors by one encoder or two, training, the figures of entailment."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 import small
 import torch
+from helpers import cosines, read_scores, score_here, write_csv
 
+import raycase
+from raycase.commands.evaluate import measure
+from raycase.commands.score import ScoreFlags
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
 from raycase.models.configs import sentence_encoder
@@ -150,16 +155,80 @@ def test_it_learns(name, inferences, bert):
     assert ("eis" in best) == (name != "simcse")
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda f: f.drop(columns="neutral"), "expected the column 'neutral'"),
-        (lambda f: f.assign(premise=""), "row 0: expected words in 'premise'"),
-        (lambda f: f[:1], "expected at least two premises"),
-    ],
-)
-def test_wrong_files_are_refused(inferences, change, said):
+def test_wrong_files_are_refused(inferences):
     frame = pd.read_csv(inferences["train"])
-    change(frame).to_csv(inferences["train"], index=False)
-    with pytest.raises(RequestError, match=said):
-        read_inferences(inferences["train"], "--train")
+    for wrong, said in (
+        (frame.drop(columns="neutral"), "expected the column 'neutral'"),
+        (frame.assign(premise=""), "row 0: expected words in 'premise'"),
+        (frame[:1], "expected at least two premises"),
+    ):
+        wrong.to_csv(inferences["train"], index=False)
+        with pytest.raises(RequestError, match=said):
+            read_inferences(inferences["train"], "--train")
+
+
+@pytest.fixture
+def asked(evaluation, tiny_model, tmp_path):
+    """Makes a job about the folder of a random DualCSE, with data of these rows."""
+    dualcse(str(tiny_model)).trainable().save(tmp_path / "dualcse")
+
+    def job(rows, **options):
+        data = write_csv(tmp_path / "data.csv", COLUMNS, rows)
+        return evaluation(tmp_path / "dualcse", data=data, task="rte", **options)
+
+    return job
+
+
+def planted(texts, config, **_):
+    """Unit vectors in the plane: a text ends in the degrees of its explicit and of its implicit vector."""
+    degrees = [int(text.split()[-1 if condition == "implicit" else -2]) for text, condition in texts]
+    return np.array([[math.cos(math.radians(d)), math.sin(math.radians(d))] for d in degrees])
+
+
+def figures(system):
+    return {name: figure["accuracy"]["value"] for name, figure in system["figures"].items()}
+
+
+def test_a_threshold_of_another_file_by_hand(asked, tmp_path):
+    """The other file's entailments are 20 degrees from their premise, everything else 40 or more, so that the threshold
+    is between these cosines: of the tested pairs those at 25 and 30 degrees are above it, that at 35 is below."""
+    tuned = [(f"a{n} 0 90", "b 20 0", "c 70 0", "d 40 0", "e 200 0") for n in range(2)]
+    tested = [(f"p{n} 0 90", "q 25 0", "r 55 0", "s 30 0", "t 200 0") for n in range(3)]
+    job = asked(tested, threshold_from=write_csv(tmp_path / "dev.csv", COLUMNS, tuned))
+    metrics = measure(job, vectors_of=planted)
+    threshold = (math.cos(math.radians(20)) + math.cos(math.radians(40))) / 2
+    assert metrics["thresholds"] == {"dualcse": [pytest.approx(threshold)]}
+    wanted = {"explicit": 100, "implied": 0, "neutral": 0, "contradiction": 100}
+    assert figures(metrics["systems"][0]) == {"all": 50, **wanted}
+    assert metrics["data"]["threshold_from"]["premises"] == 2
+    report = (tmp_path / "report" / "report.md").read_text()
+    assert "tuned on the 2 premises of dev.csv" in report and f"entailed above {threshold:.4f}" in report
+    halves = measure(replace(job, threshold_from=None), vectors_of=planted)
+    lowest = (math.cos(math.radians(110)) + math.cos(math.radians(35))) / 2  # of two with three of four right
+    assert halves["thresholds"] == {"dualcse": [pytest.approx(lowest)]}
+    assert figures(halves["systems"][0]) == wanted | {"all": 75, "implied": 100}
+
+
+def test_a_threshold_file_that_has_a_premise_of_the_data_is_refused(asked, tmp_path):
+    rows = [(f"p{n} 0 90", "q 25 0", "r 55 0", "s 30 0", "t 200 0") for n in range(3)]
+    job = asked(rows, threshold_from=write_csv(tmp_path / "dev.csv", COLUMNS, rows[1:]))
+    with pytest.raises(RequestError, match="--threshold-from: expected no premise of --data, got 2, one of them 'p1 0"):
+        measure(job, vectors_of=planted)
+    with pytest.raises(RequestError, match="--threshold-from: expected none but for --task rte"):
+        measure(replace(job, task="sts"), vectors_of=planted)
+
+
+def test_a_score_is_the_entailment_and_how_implicit_each_sentence_is(inferences, tiny_model, tmp_path):
+    small.disturb(dualcse(str(tiny_model)).trainable(dropout=0.0), scale=0.1).save(tmp_path / "dualcse")
+    pairs = pd.read_csv(inferences["validation"]).melt(id_vars="premise", var_name="kind", value_name="hypothesis")
+    pairs.to_json(path := f"{tmp_path}/pairs.jsonl", orient="records", lines=True)
+    places = {"input": path, "output": str(tmp_path / "scored"), "model": str(tmp_path / "dualcse")}
+    columns = {"sentence1_column": "premise", "sentence2_column": "hypothesis"}
+    score_here(ScoreFlags(compute="float32", **places, **columns))
+    table, model = read_scores(places["output"]), raycase.load(places["model"], dtype=torch.float32)
+    r1, u1, r2, u2 = (
+        model.embed(list(pairs[s]), c) for s in ("premise", "hypothesis") for c in ("explicit", "implicit")
+    )
+    np.testing.assert_allclose(table["score"], np.maximum(cosines(r1, r2), cosines(u1, r2)), atol=1e-5)
+    np.testing.assert_allclose(table["score_implicitness1"], implicitness(r1, u1), atol=1e-5)
+    np.testing.assert_allclose(table["score_implicitness2"], implicitness(r2, u2), atol=1e-5)

@@ -15,7 +15,7 @@ import raycase
 from raycase.commands.evaluate import measure
 from raycase.models.configs import sentence_encoder
 from raycase.papers.mixsp.model import Heads, mixsp
-from raycase.papers.mixsp.train import MixSpFlags, SentenceEncoderFlags, mixsp_loss, read_scored
+from raycase.papers.mixsp.train import mixsp_loss
 
 
 @pytest.fixture
@@ -88,10 +88,9 @@ def parts_of(folder, first, second):
     return torch.stack([states[0], *(states[texts == text].mean(0) for text in (0, 1))]).numpy()
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta", "xlm-roberta"])
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
 def test_what_is_pooled(bert, kind, tmp_path):
-    named = {"roberta": "simcse-roberta-large", "xlm-roberta": "e5-large-instruct"}
-    folder = bert if kind == "bert" else str(tiny.save_encoder(tmp_path, named[kind]))
+    folder = bert if kind == "bert" else str(tiny.save_encoder(tmp_path, "simcse-roberta-large"))
     system = small.system(mixsp(folder))
     found = system.encoder.encode(system.config.tokenize_pairs(FIRST, SECOND))[0].reshape(len(FIRST), 3, -1)
     small.close(found, np.stack([parts_of(folder, a, b) for a, b in zip(FIRST, SECOND, strict=True)]))
@@ -111,14 +110,6 @@ def test_the_range_of_a_pair_is_that_of_both_sentences(bert):
     lowest = system.figures(system.config.tokenize_pairs(*map(list, zip(*pairs, strict=True))))[0][:, 1]
     assert lowest.tolist() == (4.0 * (shares[0] + shares[1]).argmax(1)).tolist()
     assert set(lowest.tolist()) == {0.0, 4.0}
-
-
-@pytest.mark.parametrize("kind", [MixSpFlags, pytest.param(SentenceEncoderFlags, marks=pytest.mark.cluster)])
-def test_it_learns(kind, bert, scored):
-    job = small.job(kind, bert, epochs=5, batch_size=8, learning_rate=4e-3, dropout=0.0)
-    *_, state = small.fit(job, read_scored(scored["train"], scored["validation"]))
-    assert min(line["loss"] for line in state.history) < 0.9 * state.history[0]["loss"]
-    assert max(line["spearman"] for line in state.history) > 40
 
 
 def test_the_figures_are_those_of_scipy(evaluation, scored, tiny_model, tmp_path):
