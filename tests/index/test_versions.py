@@ -2,6 +2,7 @@
 at once, each ends with an error or with both works done."""
 
 import shutil
+from dataclasses import asdict
 from unittest import mock
 
 import fsspec
@@ -85,6 +86,53 @@ def test_who_has_the_former_version_open_is_not_disturbed_by_an_overwrite(home, 
     build(embeddings=(str(home / "other"),), output=str(place))
     assert files.keys() - beside(place).keys()  # of a version that nobody reads any more
     assert asked(place) != other
+
+
+def changes(home, place):
+    """Builds that change an index, by name."""
+    index, added = {"output": str(place)}, (str(home / "words"), str(home / "other"))
+    changed = {"delete": "year = 2003", "keep_condition": ("cat", "play")}
+    return {
+        "overwrite": grown(home, place),
+        "exact": dict(index, vector_index="exact"),
+        "all": dict(index, embeddings=added, **changed),
+    }
+
+
+def content(place):
+    """What an undisturbed run is compared by: the rows, and what the version says of itself."""
+    _, dataset, metadata = open_ready(locate(str(place)))
+    rows = dataset.to_table()
+    return rows.sort_by([("id", "ascending"), ("condition", "ascending")]).to_pylist(), asdict(metadata)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(("name", "steps"), [("overwrite", (2, 9)), ("exact", (2, 3)), ("all", (2, 7))])
+def test_a_build_dies_before_some_of_its_steps(home, tmp_path, name, steps):
+    """The index answers as before, or as after where it was published; run again, the build ends as if nothing had
+    happened."""
+    place = tmp_path / "whole"
+    shutil.copytree(home / "i", place)
+    before = asked(place)
+    with dying_before(10**6) as came:
+        build(**changes(home, place)[name])
+    rows, after = content(place), asked(place)
+    build(**changes(home, place)[name])  # deletes what it added itself, if its filter matches that
+    twice = content(place)
+    published = max(step for step, name in enumerate(came) if name == "put")  # the tag
+    for step in steps:
+        again = tmp_path / f"{name}-{step}"
+        shutil.copytree(home / "i", again)
+        with pytest.raises(Killed), dying_before(step):
+            build(**changes(home, again)[name])
+        if step <= published:
+            assert asked(again) == before, came[step]
+        else:
+            assert content(again) == rows, came[step]
+        build(**changes(home, again)[name])
+        assert content(again) == (rows if step <= published else twice), came[step]
+        assert asked(again).keys() == after.keys()
+        shutil.rmtree(again)
 
 
 @pytest.mark.parametrize("name", ["josé", "a b#c%20d%?e"])
