@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from raycase.io.schema import parquet_bytes
 from raycase.job.output import Output, read_job
 from raycase.job.results import result_of
-from raycase.job.verify import manifest_lines, totals
+from raycase.job.verify import read_lines, totals
 
 
 def alter(uri, change):
@@ -19,11 +19,11 @@ def alter(uri, change):
         file = output.units / name
         table = pq.read_table(io.BytesIO(file.read()))
         file.put(parquet_bytes(change(table).replace_schema_metadata(table.schema.metadata)))
-    rows = manifest_lines(output).to_pylist()
+    rows = read_lines(output.manifest_files).to_pylist()
     for row in rows:
         data = (output.units / row["name"]).read()
         row.update(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
-    lines = pa.Table.from_pylist(rows, schema=manifest_lines(output).schema)
+    lines = pa.Table.from_pylist(rows, schema=read_lines(output.manifest_files).schema)
     data = parquet_bytes(lines)
     manifest = output.manifest.read_json() | totals(lines)
     output.manifest_files.put(data)

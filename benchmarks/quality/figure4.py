@@ -21,7 +21,7 @@ from raycase.commands.train import ProjectorFlags
 from raycase.commands.tune import Sweep, tune
 from raycase.evaluation.metrics import nested_correlations
 from raycase.evaluation.report import table
-from raycase.io.storage import json_bytes
+from raycase.io.storage import locate
 from raycase.training.sweep import SweepResults, by_cell
 from raycase.training.vector_cache import VectorCache
 
@@ -110,7 +110,7 @@ def main(args):
     rows = [[str(dim), *(shown(curve.get(dim, [])) for curve in curves.values())] for dim in dims]
     print(table(["dimension", *curves], rows), flush=True)
     result = {"model": args.model, "input_dim": input_dim, "spearman": curves}
-    (folder / "figure4.json").write_bytes(json_bytes(result))
+    locate(str(folder / "figure4.json")).put_json(result)
     if has_matplotlib():
         (folder / "figure4.png").write_bytes(plot(curves, input_dim))
     finish(**result)

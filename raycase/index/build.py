@@ -256,7 +256,7 @@ def append_rows(
             rows = sketched(rows) if sketched else rows
             yield from rows.select(schema.names).cast(schema).to_batches()
 
-    most = fragment_rows(source.pairs, metadata.shards, metadata.rows)
+    most = fragment_rows(sum(source.pairs_of[name] for name in source.names), metadata.shards, metadata.rows)
     dataset = write_batches(root, dataset, schema, batches(), most)
     for clash in counts.keys() & {*metadata.kept}:
         raise RequestError(
@@ -321,12 +321,9 @@ def _check_new_rows(dataset: LanceDataset, source: FinishedOutput, metadata: Ind
 
 def without_covered(source: FinishedOutput, metadata: IndexMetadata) -> FinishedOutput:
     """An output with only those units that the index lacks."""
-
-    def is_missing(unit: UnitFile) -> bool:
-        covered = metadata.covered.get(_file_key(source, unit), ())
-        return not any(start <= unit.start and unit.end <= end for start, end in covered)
-
-    return replace(source, units=tuple(filter(is_missing, source.units)))
+    covered = ((unit, metadata.covered.get(_file_key(source, unit), ())) for unit in source.units)
+    missing = (unit for unit, of in covered if not any(start <= unit.start and unit.end <= end for start, end in of))
+    return replace(source, units=tuple(missing))
 
 
 def _file_key(source: FinishedOutput, unit: UnitFile) -> str:
@@ -365,7 +362,7 @@ def keep_conditions(
     from raycase.index.query_encoder import QueryEncoder
     from raycase.index.rows import TokenVectors  # imports torch, as the next
 
-    queries = QueryEncoder(metadata, model, root.uri)
+    queries = QueryEncoder(metadata, model or metadata.name, root.uri)
     for condition in stale:
         with expecting(f"--keep-condition {condition!r}: expected a condition that the model can embed", RequestError):
             queries.ask(str(queries.condition_for(condition)))  # before anything is deleted

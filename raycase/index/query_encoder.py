@@ -4,6 +4,7 @@ Shapes: Q queries, C conditions, D dimensions.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -44,13 +45,14 @@ def resolve_query_encoder(metadata: IndexMetadata, model: str) -> EmbedderConfig
     return config
 
 
+@dataclass
 class QueryEncoder:
     """The index's model, loaded with the first text. It knows no index: a circle of both would free its memory late."""
 
-    def __init__(self, metadata: IndexMetadata, model: str | None, uri: str) -> None:
-        """model: its folder, if it has moved; uri: of the index."""
-        self.metadata, self.model, self.uri = metadata, model or metadata.name, uri
-        self._asked: dict[str, tuple[ConditionQueries, Tensor]] = {}
+    metadata: IndexMetadata
+    model: str  # its name, or its folder if it has moved
+    uri: str  # of the index
+    asked: dict[str, tuple[ConditionQueries, Tensor]] = field(default_factory=dict)  # what the head keeps of these
 
     @cached_property
     def encoder(self) -> Embedder:
@@ -75,7 +77,7 @@ class QueryEncoder:
             return encoder.questions([condition]), encoder.head.temperatures.detach()
 
         with expecting(f"condition: expected one that {self.model} can embed", ValueError):
-            return remembered(self._asked, condition, ASKED, kept)
+            return remembered(self.asked, condition, ASKED, kept)
 
     def spelled(self, asked: str | None) -> str | None:
         """A condition as the index has it: as it was asked, else one of the same normal form, else that form."""

@@ -99,10 +99,8 @@ class TokenVectors:
 
     def pooler(self, basis: str, condition: str) -> Any:
         """What pools rows of a basis under a condition."""
-        return remembered(self.poolers, (basis, condition), POOLERS, partial(self._make_pooler, basis, condition))
-
-    def _make_pooler(self, basis: str, condition: str) -> TokenPooler | SketchPooler:
-        return TokenPooler(self.codes(basis), *self.ask(condition))
+        key = basis, condition
+        return remembered(self.poolers, key, POOLERS, lambda: TokenPooler(self.codes(basis), *self.ask(condition)))
 
     def blocks(self, condition: str, offsets_B: np.ndarray | None = None) -> Iterator[Block]:
         """Row offsets and unit vectors under a condition, of the rows at some offsets, or of all."""
@@ -167,8 +165,9 @@ class SketchVectors(TokenVectors):
 
         return remembered(self.known_axes, condition, CONDITIONS, make)
 
-    def _make_pooler(self, basis: str, condition: str) -> SketchPooler:
-        return self._whole(basis, condition).along(self.axes(condition))
+    def pooler(self, basis: str, condition: str) -> Any:
+        key = basis, condition
+        return remembered(self.poolers, key, POOLERS, lambda: self._whole(*key).along(self.axes(condition)))
 
     def _whole(self, basis: str, condition: str) -> SketchPooler:
         return SketchPooler(self.sketch(basis), self.codes(basis), *self.ask(condition))

@@ -155,6 +155,7 @@ class Source(ABC):
     def __init__(self, file: InputFile, number: int = 0) -> None:
         self.file, self.number = file, number
         self.location = locate(file.uri)
+        self.codec = CODECS.get(posixpath.splitext(file.uri.lower())[1])  # of a text
 
     @property
     @abstractmethod
@@ -244,10 +245,6 @@ class TextFile(Source):
     """A file of text, UTF-8, compressed or not."""
 
     may_be_compressed = True
-
-    @property
-    def codec(self) -> str | None:
-        return CODECS.get(posixpath.splitext(self.file.uri.lower())[1])
 
     @contextmanager
     def stream(self) -> Iterator[io.BufferedReader]:

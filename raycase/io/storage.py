@@ -90,7 +90,8 @@ class Location:
             temporary.unlink(missing_ok=True)
 
     def put_json(self, value: Any) -> None:
-        self.put(json_bytes(value))
+        """Null for what is not `finite`. Raises UnicodeEncodeError for a string that UTF-8 cannot encode."""
+        self.put((json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
 
     def read_json(self) -> Any:
         """Raises RequestError where the file is not JSON."""
@@ -177,11 +178,6 @@ def json_file(uri: str, flag: str) -> Any:
     if not source.exists() or source.fs.isdir(source.path):
         raise RequestError(f"{flag}: expected a JSON file, got {'a folder' if source.exists() else 'no'} {uri}")
     return source.read_json()
-
-
-def json_bytes(value: Any) -> bytes:
-    """A JSON file, null for what is not `finite`. Raises UnicodeEncodeError for a string that UTF-8 cannot encode."""
-    return (json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def mark(info: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from raycase.errors import RequestError, expecting
 from raycase.io.json_values import from_json
 from raycase.io.places import Folder, begin, taken_over
 from raycase.io.source import InputFile
-from raycase.io.storage import Location, fingerprint, locate
+from raycase.io.storage import fingerprint, locate
 from raycase.job.results import EMBEDDINGS, SCORES
 
 JOB = "job.json"
@@ -33,12 +33,9 @@ class Output:
         self.lines = root / "manifest_lines"  # of the manifest, so that a resumed job need not read units for checksums
         self.manifest = root / "manifest.json"
         self.manifest_files = root / "manifest_files.parquet"
-
-    @property
-    def contents(self) -> tuple[Location, ...]:
-        """Everything that a job writes besides job.json."""
-        units = self.root / EMBEDDINGS, self.root / SCORES
-        return self.rejected, *units, self.basis, self.spans, self.lines, self.manifest_files, self.manifest
+        units = root / EMBEDDINGS, root / SCORES
+        # everything that a job writes besides job.json
+        self.contents = self.rejected, *units, self.basis, self.spans, self.lines, self.manifest_files, self.manifest
 
 
 def output_folder(uri: str | None, results: str = EMBEDDINGS) -> Folder:
@@ -85,11 +82,6 @@ class JobFile:
     def fingerprint(self) -> str:
         """Of the configuration and the salt. Input files are not part of it, for new ones may be added."""
         return fingerprint([self.config, self.salt] if self.salt else self.config)
-
-    @property
-    def fingerprint8(self) -> str:
-        """The first 8 digits of the fingerprint; the names of the job's units begin with them."""
-        return self.fingerprint[:8]
 
 
 def read_job(output: Output) -> JobFile:

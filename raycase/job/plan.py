@@ -46,10 +46,10 @@ def find_job_file(request: Request) -> tuple[JobFile, Units]:
     sharing, salt = Sharing(rows=request.unit_rows), uuid.uuid4().hex if overwrite else ""
     job = JobFile(config=config, files=list(files), model=model, sharing=sharing, salt=salt)
     if overwrite:
-        return job, finished((), job.fingerprint8)[0]
+        return job, finished((), job.fingerprint[:8])[0]
     if output.job_file.exists():
         job = replace(read_job(output), model=job.model)
-    units, _ = finished(output.units.list(), job.fingerprint8)
+    units, _ = finished(output.units.list(), job.fingerprint[:8])
     claim(
         output.root,
         output.job_file.name,

@@ -3,7 +3,10 @@
 import math
 import os
 import time
+from dataclasses import dataclass, field
 from typing import Any
+
+from tqdm import tqdm
 
 from raycase.encoder.token_batch import Work
 from raycase.errors import TO_UTF8, WorkError, expecting, note
@@ -40,14 +43,15 @@ def run(request: Request, runner: Runner) -> dict[str, Any]:
         note(f"Resuming: {done:,} of {sum(plan.rows):,} rows are finished.")
     if request.encoding.pairs.columns.id is None:
         note("no column 'id': ids are file:row; --id-column names another column")
-    progress, lines = Progress(rows=sum(plan.rows), rows_before=done, units=plan.units), Lines(output)
+    progress = Progress(progress_bar(total=sum(plan.rows), initial=done, unit=" rows"), plan.units)
+    lines = Lines(output)
     if plan:
         check_held(output, plan.job_file)
         lines.begin(plan.done)
         for unit in embedding:
             lines.add(progress.add(unit))
     for wait in SHOWN_LATE:
-        units, strays = finished(output.units.list(), plan.job_file.fingerprint8)
+        units, strays = finished(output.units.list(), plan.job_file.fingerprint[:8])
         if not (missing := units.missing(plan.rows)):
             break
         time.sleep(wait)
@@ -59,16 +63,16 @@ def run(request: Request, runner: Runner) -> dict[str, Any]:
     return _account(request, plan.job_file, progress, units, lines, runner)
 
 
+@dataclass
 class Progress:
     """The finished units of this run, and their rates: a progress bar on a terminal, a line now and then in a log."""
 
-    def __init__(self, *, rows: int, rows_before: int, units: int) -> None:
-        """`rows` of the whole job, of which earlier runs embedded `rows_before`; `units` of this run."""
-        self.units, self.units_planned = 0, units
-        self.work = Work()
-        self.first = math.inf
-        self.last = 0.0
-        self.bar = progress_bar(total=rows, initial=rows_before, unit=" rows")
+    bar: tqdm  # of the rows of the whole job
+    units_planned: int
+    units: int = 0
+    work: Work = field(default_factory=Work)
+    first: float = math.inf
+    last: float = 0.0
 
     def add(self, unit: WrittenUnit) -> UnitLine:
         """Count a finished unit; returns its line of the manifest."""

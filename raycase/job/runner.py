@@ -62,7 +62,7 @@ class Runner:
         from raycase.job.steps import EncodeUnits, read_units
 
         encode = EncodeUnits(request.encoding, weights=request.config["model"]["weights"], units=plan.units)
-        output, fingerprint8 = request.output, plan.job_file.fingerprint8
+        output, fingerprint8 = request.output, plan.job_file.fingerprint[:8]
         write = partial(write_encoded, output=output.root.uri, results=output.results, fingerprint8=fingerprint8)
         units = read_units(plan.spans_left(), request.encoding)
         writing: deque[Future[WrittenUnit]] = deque()

@@ -173,12 +173,8 @@ class UnitFile:
     rows_rejected: int
 
     @property
-    def rows(self) -> int:
-        return self.rows_out + self.rows_rejected
-
-    @property
     def end(self) -> int:
-        return self.start + self.rows
+        return self.start + self.rows_out + self.rows_rejected
 
     def name(self, fingerprint8: str) -> str:
         return f"{fingerprint8}-{self.file:05d}-{self.start:012d}-{self.rows_out}-{self.rows_rejected}.parquet"
@@ -301,8 +297,8 @@ def write_encoded(unit: EncodedUnit, *, output: str, fingerprint8: str, results:
     with naming(f"writing {where}, to {output}"):
         to, rows_out = Output(output, results), len(pc.unique(unit.table[ROW_OF_PAIR]))
         file = UnitFile(file=unit.file, start=unit.start, rows_out=rows_out, rows_rejected=len(unit.rejected))
-        if file.rows != unit.rows_in:
-            raise WorkError(f"{where}: {unit.rows_in} rows in, {file.rows} out and rejected")
+        if rows_out + len(unit.rejected) != unit.rows_in:
+            raise WorkError(f"{where}: {unit.rows_in} rows in, {rows_out + len(unit.rejected)} out and rejected")
         stats: UnitStats = {
             "rows_truncated": unit.rows_truncated,
             "distinct_pairs": unit.distinct_pairs,

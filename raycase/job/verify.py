@@ -8,7 +8,7 @@ import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from importlib.metadata import version
@@ -87,7 +87,8 @@ def verify(uri: str, runner: Runner | None = None) -> dict[str, Any]:
 
 def listed_defects(output: Output) -> Iterator[str]:
     """The defects that a listing shows, in words: of totals, rows of the input, names and sizes. Reads no vectors."""
-    manifest, lines = read_manifest(output), manifest_lines(output)
+    manifest = read_manifest(output)
+    lines = read_lines(output.manifest_files, manifest["manifest_files_sha256"])
     for total, value in totals(lines).items():
         if manifest[total] != value:
             yield f"manifest.json: {total} is {manifest[total]}, its files add up to {value}"
@@ -115,7 +116,7 @@ def listed_defects(output: Output) -> Iterator[str]:
 
 def _file_defects(output: Output, manifest: dict[str, Any], runner: Runner) -> Iterator[str]:
     """The defects of the files that are listed, in words."""
-    lines = manifest_lines(output)
+    lines = read_lines(output.manifest_files, manifest["manifest_files_sha256"])
     if not len(lines):
         return
     [first] = lines.slice(0, 1).to_pylist()
@@ -212,25 +213,13 @@ class FinishedOutput:
     units: tuple[UnitFile, ...]
     sums: Mapping[str, str]  # name of a file in `embeddings/` -> its sha256 in the manifest
     pairs_of: Mapping[str, int]  # and its pairs
-
-    @property
-    def unconditional(self) -> bool:
-        return bool(self.job_file.config["unconditional"])
-
-    @property
-    def has_tokens(self) -> bool:
-        """Whether the rows have stored tokens."""
-        return result_of(self.job_file.config) is TokenResult
+    unconditional: bool
+    has_tokens: bool  # whether the rows have stored tokens
 
     @property
     def names(self) -> list[str]:
         """Names of the files that hold vectors."""
-        return [u.name(self.job_file.fingerprint8) for u in self.units if u.rows_out]
-
-    @property
-    def pairs(self) -> int:
-        """The rows of all files."""
-        return sum(self.pairs_of[name] for name in self.names)
+        return [u.name(self.job_file.fingerprint[:8]) for u in self.units if u.rows_out]
 
     def tables(self, columns: list[str] | None = None) -> Iterator[pa.Table]:
         """The rows of each file, in order; `AHEAD` are read ahead, where Arrow's own scanner has no bound."""
@@ -276,14 +265,16 @@ def open_written(uri: str, flag: str) -> FinishedOutput:
                 "its job"
             )
     job = read_job(output)
-    folder, dtype, place = result_of(job.config).FOLDER, job.config["dtype"], output.root.uri
-    scores = f"{flag}: expected an output with vectors, got the {folder} of pairs in {place}"
+    result, dtype, place = result_of(job.config), job.config["dtype"], output.root.uri
+    scores = f"{flag}: expected an output with vectors, got the {result.FOLDER} of pairs in {place}"
     small = f"{flag}: expected vectors of {' or '.join(FLOATS)}, got {dtype} in {place}, which is for other programs; "
-    check_problems({scores: folder != EMBEDDINGS, small + "embed again with --dtype float16": dtype not in FLOATS})
+    check_problems(
+        {scores: result.FOLDER != EMBEDDINGS, small + "embed again with --dtype float16": dtype not in FLOATS}
+    )
     manifest = read_manifest(output)
     if manifest["fingerprint"] != job.fingerprint:
         raise WorkError(f"{flag}: expected job.json and manifest.json of one job in {output.root.uri}, got of two")
-    lines = manifest_lines(output)
+    lines = read_lines(output.manifest_files, manifest["manifest_files_sha256"])
     names = lines["name"].to_pylist()
     sums, pairs = (dict(zip(names, lines[of].to_pylist(), strict=True)) for of in ("sha256", "pairs"))
     units = tuple(map(UnitFile.parse, names))
@@ -291,7 +282,15 @@ def open_written(uri: str, flag: str) -> FinishedOutput:
     ids = manifest["repeated_ids"] if looked else repeated_ids(output, job.config, names, Runner())
     if problem := several_rows(ids):
         raise RequestError(f"{flag}: {output.root.uri}: expected {problem}")
-    return FinishedOutput(output=output, job_file=job, units=units, sums=sums, pairs_of=pairs)
+    return FinishedOutput(
+        output=output,
+        job_file=job,
+        units=units,
+        sums=sums,
+        pairs_of=pairs,
+        unconditional=job.config["unconditional"],
+        has_tokens=result is TokenResult,
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------- manifest
@@ -303,13 +302,13 @@ def lines_table(lines: Iterable[UnitLine]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=LINES_SCHEMA)
 
 
+@dataclass
 class Lines:
     """The manifest's lines: those of this run, saved in `manifest_lines/` now and then, and those of earlier runs."""
 
-    def __init__(self, output: Output) -> None:
-        self.output = output
-        self.new: list[UnitLine] = []
-        self.saved = time.monotonic()
+    output: Output
+    new: list[UnitLine] = field(default_factory=list)
+    saved: float = field(default_factory=time.monotonic)
 
     def add(self, line: UnitLine) -> None:
         """Add a line; save the new ones if they are many, or the last time is long ago."""
@@ -387,11 +386,6 @@ def several_rows(ids: Sequence[Any]) -> str:
     """What is wrong with an output in which these ids are of several rows, as an error names it; "" for none."""
     named = f"{', '.join(map(repr, ids[:3]))}{f' and {len(ids) - 3} or more others' * (len(ids) > 3)}"
     return f"each id in one row, got several rows with {named}; mend the input and pass --overwrite" if ids else ""
-
-
-def manifest_lines(output: Output) -> pa.Table:
-    """The table of files of a finished output. Raises DamagedError where it is not the manifest's."""
-    return read_lines(output.manifest_files, read_manifest(output)["manifest_files_sha256"])
 
 
 def read_lines(file: Location, sha256: str | None = None) -> pa.Table:

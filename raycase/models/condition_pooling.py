@@ -177,7 +177,7 @@ class ConditionPooling(Embedder):
         collector = Collector(len(pair_index), like=like)
 
         def meet(rows: np.ndarray, states: TokenStates) -> None:
-            tokens = self._keys_values(states)
+            tokens = self.head.read(states.states, states.real, states.unconditional)
             most = int(np.diff(first_S)[rows].max(initial=0))
             for start in range(0, most, CONDITIONS_AT_ONCE):
                 stop = min(most, start + CONDITIONS_AT_ONCE)
@@ -199,24 +199,20 @@ class ConditionPooling(Embedder):
         work = self.reader.read(conditions, lambda rows, states: collector.add(rows, states.mean))
         return collector.result(), work
 
-    def _keys_values(self, states: TokenStates) -> KeysValues:
-        return self.head.read(states.states, states.real, states.unconditional)
-
     def tokens(self, prepared: Prepared, codes: TokenBasis | None = None) -> Encoded:
         """f(s) of each pair, and as `kept` its sentence's tokens: coded, for `pool`, or the states, for training."""
         pair_index = accepted_pairs(prepared)
         vectors_KD = np.empty((len(pair_index), self.encoder.dim), dtype=np.float32)
         refused = np.setdiff1d(np.arange(len(prepared.sentence)), pair_index)
         width = self.config.states_dim
-        parts: list[Any] = [StoredStates.of([np.empty((0, width))] * len(refused), width)]
-        if codes is not None:
-            parts = [StoredTokens.empty(codes.form, len(refused))]
+        none = [np.empty((0, width))] * len(refused)
+        parts: list[Any] = [StoredTokens.empty(codes.form, len(none)) if codes else StoredStates.of(none, width)]
         texts = [refused]
 
         def keep(rows: np.ndarray, states: TokenStates) -> None:
             vectors_KD[rows] = states.unconditional.cpu().numpy()
             if codes is not None:
-                parts.append(codes.code(self._keys_values(states)))
+                parts.append(codes.code(self.head.read(states.states, states.real, states.unconditional)))
             else:
                 each = zip(states.states.cpu().numpy(), states.real.cpu().numpy(), strict=True)
                 parts.append(StoredStates.of([states_SW[real_S] for states_SW, real_S in each], width))
@@ -248,7 +244,7 @@ class ConditionPooling(Embedder):
         texts = prepared.of_sentences[0].take(prepared.sentence[accepted_pairs(prepared)])
 
         def keep(_: np.ndarray, states: TokenStates) -> None:
-            tokens = self._keys_values(states)
+            tokens = self.head.read(states.states, states.real, states.unconditional)
             finite_B = tokens.keys.isfinite().flatten(1).all(1) & tokens.values.isfinite().flatten(1).all(1)
             if finite_B.any():
                 found.append(tokens.take(finite_B.nonzero()[:, 0]))
@@ -279,7 +275,7 @@ class ConditionPooling(Embedder):
         vectors_PD = np.empty((len(prepared.sentence), self.dim), dtype=np.float32)
 
         def average(rows: np.ndarray, states: TokenStates) -> None:
-            tokens = self._keys_values(states)
+            tokens = self.head.read(states.states, states.real, states.unconditional)
             real_BS1 = tokens.real.unsqueeze(-1)
             mean_BD = tokens.values.masked_fill(~real_BS1, 0).sum(1) / real_BS1.sum(1)
             vectors_PD[rows] = (mean_BD * gate)[:, : self.dim].cpu().numpy()

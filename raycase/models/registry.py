@@ -73,7 +73,16 @@ def resolve(
     views, own = read_prompt(prompt)
     choices = {"prompt": views, "pooling": pooling and Pooling(pooling), "subtract": subtract, "own": own}
     config = _find(model, choices)
-    _check_choices(model, config.fixed, choices)
+    compared = {
+        f"prompt: {field.name}": [getattr(each.get("own"), field.name, None) for each in (choices, config.fixed)]
+        for field in fields(OwnPrompt)
+    }
+    compared |= {name: [choices[name], config.fixed[name]] for name in ("prompt", "pooling", "subtract")}
+    for choice, (value, trained) in compared.items():
+        if value is not None and value != trained:
+            expected = "has none to choose" if trained is None else f"was trained with {visible(trained)}"
+            instead = "leave the flag out" + (f", or pass --model {INSIDE[model]}" if model in INSIDE else "")
+            raise RequestError(f"--{choice}: {model} {expected}, got {visible(value)}; {instead}")
     if dim is not None and dim not in config.nested:
         known = ", ".join(map(str, config.nested)) or "it has none"
         raise RequestError(
@@ -113,20 +122,6 @@ def _note_untrained(model: str) -> None:
         f"{model}: untrained condition pooling for vectors under conditions; for better ones: raycase train "
         f"condition-pooling --model {model}, or --model {DEFAULT_MODEL}"
     )
-
-
-def _check_choices(model: str, fixed: dict[str, Any], choices: dict[str, Any]) -> None:
-    """Refuse a choice that contradicts the model, or a field of a prompt of one's own that does."""
-    compared = {
-        f"prompt: {field.name}": [getattr(each.get("own"), field.name, None) for each in (choices, fixed)]
-        for field in fields(OwnPrompt)
-    }
-    compared |= {name: [choices[name], fixed[name]] for name in ("prompt", "pooling", "subtract")}
-    for choice, (value, trained) in compared.items():
-        if value is not None and value != trained:
-            expected = "has none to choose" if trained is None else f"was trained with {visible(trained)}"
-            instead = "leave the flag out" + (f", or pass --model {INSIDE[model]}" if model in INSIDE else "")
-            raise RequestError(f"--{choice}: {model} {expected}, got {visible(value)}; {instead}")
 
 
 def resolve_embedder(model: str = DEFAULT_MODEL, **choices: Any) -> EmbedderConfig:

@@ -119,7 +119,7 @@ def execute(request: Request, plan: Plan, pool: ActorPool) -> Iterator[WrittenUn
         max(AHEAD_UNITS, AHEAD_UNITS_AN_ACTOR * pool.most) * plan.unit_rows, encoded=len(plan.done) > 0
     )
     output = request.output
-    name = plan.job_file.fingerprint8
+    name = plan.job_file.fingerprint[:8]
     write = partial(write_arrow, output=output.root.uri, results=output.results, fingerprint8=name)
     context = DataContext.get_current().copy()
     context.enable_progress_bars = False

@@ -41,6 +41,10 @@ MOST_TOKENS = 2**16  # of the sample, evenly from all
 FITTED_TOKENS = 8192  # on which the steps are chosen
 CACHED_NUMBERS = 2**17  # of float64, in each of three arrays
 
+BYTES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1)
+# For each plane, what the eight bits of a byte add to eight codes: (256,) of eight bytes.
+TABLES = [(BYTES << bit).view(np.uint64)[:, 0] for bit in range(MOST_BITS)]
+
 
 def typical_conditions() -> list[str]:
     """Conditions that stand for those that may come."""
@@ -111,18 +115,12 @@ class TokenBasis(TensorFile):
             finite=finite & np.isfinite(shares),
         )
 
-    @cached_property
-    def _tables(self) -> list[np.ndarray]:
-        """For each plane, what the eight bits of a byte add to eight codes: (256,) of eight bytes."""
-        bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1)
-        return [(bits << bit).view(np.uint64)[:, 0] for bit in range(len(self._planes))]
-
     def unpack(self, packed: np.ndarray, components: int | None = None) -> np.ndarray:
         """Signed codes of packed ones, of the first components or all: (T, token_bytes) uint8 -> (T, M) int8."""
         bits = self.bits[:components].numpy().astype(np.int16)
         codes_TM = np.zeros((len(packed), len(bits)), np.uint8)
         start = 0
-        for table, count in zip(self._tables, self._planes, strict=True):
+        for table, count in zip(TABLES, self._planes, strict=False):
             used = min(count, len(bits))
             first_byte = start // 8
             plane = table.take(packed[:, first_byte : -(-(start + used) // 8)]).view(np.uint8)

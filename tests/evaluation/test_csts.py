@@ -17,7 +17,7 @@ from raycase.cli import main
 from raycase.commands.evaluate import measure
 from raycase.errors import RequestError
 from raycase.evaluation.report import render_ranked
-from raycase.io.storage import json_bytes
+from raycase.io.storage import locate
 from raycase.io.vectors import cosines
 
 
@@ -84,10 +84,12 @@ def test_wrong_models_are_refused_and_the_earlier_report_stays(evaluation, model
     assert {f.name: f.read_bytes() for f in (tmp_path / "report").iterdir()} == before
 
 
-def test_json_has_null_for_what_is_no_number(capsys):
+def test_json_has_null_for_what_is_no_number(tmp_path, capsys):
     value = {"a": math.nan, "b": [math.inf, (np.float64("nan"), 1.5)], "c": {"d": -math.inf}}
     wanted = {"a": None, "b": [None, [None, 1.5]], "c": {"d": None}}
-    assert json.loads(json_bytes(value), parse_constant=pytest.fail) == wanted
+    file = locate(str(tmp_path / "x.json"))
+    file.put_json(value)
+    assert json.loads(file.read(), parse_constant=pytest.fail) == wanted
     main(["verify", "x"], work=lambda job: value)
     assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == wanted
 

@@ -116,7 +116,7 @@ def test_an_index_from_before_that_was_so_is_searched_as_it_is_spelled(tmp_path,
     found = {asked: index.search("a dog", asked, 50)["condition"].to_pylist() for asked in (*ALIKE, " the caf\u00e9")}
     assert found == {asked: [asked if asked in ALIKE else ALIKE[0]] * 10 for asked in found}
     metadata = replace(index.metadata, conditions={"a  dog": 1})
-    assert QueryEncoder(metadata, None, uri).condition_for("a dog", exact=True) == "a  dog"
+    assert QueryEncoder(metadata, metadata.name, uri).condition_for("a dog", exact=True) == "a  dog"
 
 
 def test_an_unknown_condition_is_answered_by_the_nearest_and_named(index):

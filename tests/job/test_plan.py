@@ -124,7 +124,7 @@ def test_what_is_left_is_what_a_set_of_rows_says(seed):
     limits = [n if random.random() < 0.5 else int(random.integers(0, n + 1)) for n in rows]
     opened, table = SimpleNamespace(files=[None] * 4), np.array(spans)
     plan = Plan(job_file=opened, spans=table, done=done, unit_rows=17, rows=limits, learned=[])
-    covered = [(u.file, row) for u in done for row in range(u.start, u.start + u.rows)]
+    covered = [(u.file, row) for u in done for row in range(u.start, u.end)]
     assert covered == sorted({*covered}) and {*strays} == names - {*done.names}
     wanted = {(f, row) for f, n in enumerate(limits) for row in range(n)} - {*covered}
     left = list(plan.spans_left())

@@ -13,7 +13,7 @@ from raycase.errors import WorkError
 from raycase.io.storage import Location, locate
 from raycase.job.output import Output
 from raycase.job.run import Progress
-from raycase.job.runner import Runner
+from raycase.job.runner import Runner, progress_bar
 from raycase.job.units import UnitLine, WrittenUnit
 from raycase.job.verify import verify
 
@@ -92,7 +92,7 @@ def finished(name, began, ended):
 
 
 def test_a_run_adds_its_units_up(capsys):
-    run = Progress(rows=20, rows_before=0, units=4)
+    run = Progress(progress_bar(total=20, unit=" rows"), 4)
     assert run.rates()["tokens_per_second"] == 0
     for unit in (finished("a", 10, 12), finished("b", 10, 14), finished("c", 12, 14)):
         assert run.add(unit) == unit.line
