@@ -198,8 +198,11 @@ def _check_sources(
         if source.unconditional and not source.has_tokens and CUT in metadata.model:
             model = model | {CUT: metadata.model[CUT]}
         expected, got = fingerprint(metadata.model)[:8], fingerprint(model)[:8]
-        own = f"--embeddings: expected vectors of the index's model, {metadata.name} ({expected})"
-        check_problems({f"{own}, got another's ({got}) {other}": expected != got})
+        if expected != got:
+            raise RequestError(
+                f"--embeddings: expected vectors of the index's model, {metadata.name} ({expected}), got another's "
+                f"({got}) {other}"
+            )
 
 
 # ------------------------------------------------------------------------------------------ for `raycase embed --index`
