@@ -142,3 +142,14 @@ def test_words_of_another_output_are_refused(words):
         raycase.Pool(tokens=str(words), conditions=())
     with pytest.raises(ValueError, match=r"^tokens: expected a finished output"):
         raycase.Pool(tokens=str(words.parent / "none"), conditions="animal")
+
+
+def test_chunks_are_pooled_with_their_places(tmp_path):
+    pytest.importorskip("semantic_text_splitter")
+    long = [{"id": i, "text": ". ".join(["a red dress", "two people play", "a dog"] * 4)} for i in range(3)]
+    output = storing.stored(tmp_path, storing.model_folder(tmp_path), long, chunk=8, keep_columns=("text",))
+    rows = read_output(output)
+    found = raycase.Pool(tokens=output, conditions="animal")(rows)
+    assert len(found) == len(rows) > 6
+    for name in ("id", "document", "chunk", "start", "end"):
+        assert found[name].equals(rows[name])

@@ -151,7 +151,7 @@ def check_embed(flags: EmbedFlags) -> Request:
             batch_tokens=flags.batch_tokens,
         )
     else:
-        found.say("--input")
+        found.note_left_out("--input")
         files = found.files
         encoding = _encoding(flags, conditions, found, given["output"], begun)
     model = cast("EmbedderConfig", encoding.model)

@@ -63,7 +63,7 @@ def check_score(flags: ScoreFlags) -> Request:
     from raycase.models.registry import resolve
 
     given, found, begun = open_places(flags, SCORES, {}, {})
-    found.say("--input")
+    found.note_left_out("--input")
     model = find_model(flags.model, flags.prompt_choices | {"dim": flags.dim}, begun, given["output"], resolve)
     figures, condition = figure_columns(flags.score_column, model), _condition_column(flags, model)
     first = first_file(found.files, begun)

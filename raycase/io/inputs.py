@@ -1,4 +1,4 @@
-"""The files of an input, by what class each is read, and marks that tell whether they have changed."""
+"""The files of an input, by what class each is read, and marks that show whether they have changed."""
 
 import os
 import posixpath
@@ -43,7 +43,7 @@ class Listing:
                     f"or select files with a glob such as {self.root.uri}/**/*{ending_of(other.uri)}"
                 )
 
-    def say(self, flag: str) -> None:
+    def note_left_out(self, flag: str) -> None:
         """One line on standard error where something is left out."""
         if names := self.left_out:
             more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
@@ -78,7 +78,7 @@ def _format(path: str) -> type[Source] | None:
 def find_input(uri: str, flag: str = "--input") -> list[InputFile]:
     """The files of a path, folder or glob; notes what is left out. Raises RequestError as `list_input`."""
     listing = list_input(uri, flag)
-    listing.say(flag)
+    listing.note_left_out(flag)
     return listing.files
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import lance
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import torch
 from helpers import embedded, read_output, sentences, vectors
 from indexed import CONDITIONS, QUERIES, alike, brute, refuse, rows, same
-from nested_models import SAVE
+from nested_models import SAVE, save_case
 from storing import indexed
 
 import raycase
@@ -108,8 +109,7 @@ ALIKE = ["the caf\u00e9", "the caf\u00e9 ", "the\u00a0caf\u00e9\n", "\tthe  cafe
 
 def test_an_index_from_before_that_was_so_is_searched_as_it_is_spelled(tmp_path, tiny_model, monkeypatch, capsys):
     monkeypatch.setattr(reader, "normal_words", lambda text: text)
-    rows = [{"id": i, "text": text, "under": ALIKE[i % 4]} for i, text in enumerate(sentences(40))]
-    uri = indexed(tmp_path / "i.lance", embedded(tmp_path, tiny_model, rows, condition_column="under"))
+    uri, _ = look_alike(tmp_path, tiny_model)
     monkeypatch.undo()
     index = Index.open(uri)
     assert "conditions that look alike are searched apart; spell them alike, embed" in capsys.readouterr().err
@@ -294,3 +294,50 @@ def test_queries_are_cut_as_the_vectors_were_and_unconditional_ones_stay_whole(t
     refuse({"embeddings": (other,), "output": uri}, "expected vectors of the index's model")
     with pytest.raises(RequestError, match="--vectors: expected vectors of the queries' model, got another's"):
         join(JoinFlags(query_vectors=cut, vectors=other, output=str(tmp_path / "n")))
+
+
+def look_alike(folder, tiny_model):
+    """Index 40 rows whose conditions look alike; gives its URI, and the output."""
+    rows = [{"id": i, "text": text, "under": ALIKE[i % 4]} for i, text in enumerate(sentences(40))]
+    output = embedded(folder, tiny_model, rows, condition_column="under")
+    return indexed(folder / "i.lance", output), output
+
+
+def test_conditions_that_look_alike_are_one(tmp_path, tiny_model, capsys):
+    uri, output = look_alike(tmp_path, tiny_model)
+    assert {*read_output(output)["condition"].to_pylist()} == {ALIKE[0]}
+    index = Index.open(uri)
+    wanted = index.search("a dog", ALIKE[0], 50, exact_condition=True)
+    assert len(wanted) == 40
+    for asked in ALIKE[1:]:
+        found = index.search("a dog", asked, 50, exact_condition=True)
+        assert found.drop_columns(["asked"]) == wanted.drop_columns(["asked"])
+        assert index.search("a dog", {asked: 1}, 50)["score"] == wanted["score"]
+        search(SearchFlags(index=uri, query=("a dog",), condition=(asked,)))
+    assert capsys.readouterr().err == ""
+
+
+def test_a_record_of_before_is_read_and_written_by_its_names():
+    record = {"model": {}, "name": "m", "dtype": "float32", "kind": "ivf-rq", "plain": 3, "words": 2}
+    metadata = IndexMetadata.of_json(json.dumps(record).encode())
+    assert (metadata.vector_index, metadata.unconditional, metadata.with_tokens) == ("ivf-rq", 3, 2)
+    assert json.loads(metadata.as_json()).items() >= record.items()
+
+
+def test_a_projectors_vectors_have_other_dimensions_than_plain_ones_and_its_folder_may_move(tmp_path, tiny_model):
+    folder = Path(save_case(tmp_path / "model", tiny_model, nested=(), dim=12))
+    trained = {"prompt": None, "pooling": None}
+    out = embedded(tmp_path / "o", folder, rows(30), conditions=("color",), **trained)
+    plain = embedded(tmp_path / "p", folder, rows(30), unconditional=True, **trained)
+    uri = str(tmp_path / "i.lance")
+    assert build(embeddings=(plain,), output=uri)["unconditional_rows"] == 30
+    made = build(embeddings=(out,), output=uri, vector_index="ivf-rq")
+    assert (made["rows"], made["vector_index"]) == (60, "ivf-rq")  # of the plain ones: 8 does not divide 12
+    assert build(embeddings=(out,), output=f"{uri}.2", vector_index="ivf-rq")["vector_index"] == "exact"
+    folder.rename(tmp_path / "moved")
+    with pytest.raises(RequestError, match="model: expected the index's model"):
+        Index.open(uri).search(QUERIES[:1], "color", 3)
+    index, system = Index.open(uri, model=str(tmp_path / "moved")), raycase.load(str(tmp_path / "moved"))
+    same(index.search(QUERIES[:1], "color", 5), brute(out, system, QUERIES[0], "color", 5))
+    same(index.search(QUERIES[:1], None, 5, unconditional=True), brute(plain, system, QUERIES[0], None, 5))
+    assert [index.dataset.schema.field(name).type.list_size for name in ("vector", "plain")] == [12, 32]

@@ -177,3 +177,20 @@ def test_nearest_rows_and_scores_do_not_depend_on_blocks_order_or_other_queries(
     assert np.array_equal(shuffled[1][1:], rows[1:]) and np.allclose(shuffled[0], scores, atol=1.1e-6)
     few = nearest_rows(queries, [(numbers[:3], torch.from_numpy(vectors[:3]))], 5)
     assert (few[1][:, 3:] == -1).all() and (nearest_rows(queries, [], 2)[1] == -1).all()
+
+
+def test_two_stages_refine_by_shard(uri):
+    """Each shard pools as many as one index would: no fewer of the best are found, and their scores are exact."""
+    one, merged = Index.open(uri), merged_index(uri)
+    best = one.search(QUERIES, ASKED, 10).to_pylist()
+    score_of = {(row["query"], row["id"]): row["score"] for row in one.search(QUERIES, ASKED, 250).to_pylist()}
+    shares = {}
+    for name, index in (("one", Index.open(uri)), ("merged", merged)):
+        index.metadata.exact_below = 100
+        found = index.search(QUERIES, ASKED, 10, refine=2).to_pylist()
+        assert not index.vectors.cached
+        assert all(row["score"] == pytest.approx(score_of[row["query"], row["id"]], abs=2e-6) for row in found)
+        shares[name] = len({(row["query"], row["id"]) for row in best} & {(row["query"], row["id"]) for row in found})
+    assert 24 <= shares["one"] <= shares["merged"]
+    filtered = merged.search(QUERIES[:1], ASKED, 10, "year < 2012", refine=2)
+    assert all(year < 2012 for year in filtered["year"].to_pylist()) and len(filtered) == 10

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import storing
@@ -12,6 +13,7 @@ from raycase.commands.search import SearchFlags, search
 from raycase.errors import RequestError
 from raycase.index.build import build
 from raycase.index.index import Index
+from raycase.index.text_index import _fused, fused_ranks
 
 KNOWN, ASKED = "number of people", "what they wear on their heads"
 QUERY = "a woman with two dogs in a red dress"
@@ -213,3 +215,31 @@ def test_wrong_weights_are_refused(uri):
     for weights, words in wrong:
         with pytest.raises(RequestError, match=words):
             Index.open(uri).search(QUERIES, weights)
+
+
+def test_ranks_are_fused_as_by_hand():
+    ranks = pa.array([1, 2, 3, None], pa.int32())
+    answers = pa.table({"id": list("abcd"), "rank": ranks, "score": pa.nulls(4, pa.float32())})
+    found = _fused(answers, {"c": 1, "d": 2}, 9).to_pylist()
+    ranks = [(row["id"], row["rank"], row["vector_rank"], row["text_rank"]) for row in found]
+    assert ranks == [("c", 1, 3, 1), ("a", 2, 1, None), ("b", 3, 2, None), ("d", 4, None, 2)]
+    assert [row["score"] for row in found] == pytest.approx([1 / 63 + 1 / 61, 1 / 61, 1 / 62, 1 / 62])
+    assert [fused_ranks(k) for k in (1, 20, 100)] == [10, 20, 100]
+
+
+def test_words_rank_no_text_that_has_no_vector_under_what_is_asked(tiny_model, tmp_path):
+    """Though the index has it under another condition."""
+    rows = [{"id": i, "text": f"a dog {i}"} for i in range(20)]
+    parts = {"color": rows[:10], "place": rows[10:]}
+    outputs = tuple(embedded(tmp_path / name, tiny_model, part, conditions=(name,)) for name, part in parts.items())
+    build(embeddings=outputs, output=str(tmp_path / "two.lance"), text_index=True)
+    index = Index.open(str(tmp_path / "two.lance"))
+
+    def found(condition):
+        answers = index.search("a dog 15 or 5", condition, 2**62, hybrid=True)
+        return answers.select(["id", "score", "vector_rank", "text_rank"]).to_pylist()
+
+    wanted = found("color")
+    assert {row["id"] for row in wanted} == set(range(10))
+    assert found({"color": 1}) == found({"color": 3, "place": 0}) == wanted
+    assert {row["id"] for row in found({"color": 1, "place": 1})} == set(range(20))

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from helpers import embed_here, read_output, read_rejected, sentences, stopped, unit_times, write_csv
 
+from raycase.encoder.model_files import DEFAULT_MODEL
 from raycase.errors import RequestError
 from raycase.job.output import Output
 from raycase.job.verify import verify
@@ -150,3 +151,16 @@ def test_a_lance_dataset_is_embedded_and_resumes_with_the_rows_it_began_with(job
     assert capsys.readouterr().err.count(said) == 1
     verify(things.output)
     assert embed_here(replace(things, overwrite=True))["rows_in"] == 50
+
+
+def test_a_new_job_takes_the_default_model_and_keeps_it(job, capsys):
+    unnamed = replace(job, model=None, prompt=None, pooling=None, unit_rows=10, limit=10)
+    assert embed_here(unnamed)["rows_out"] == 10
+    assert Output(job.output).job_file.read_json()["model"] == DEFAULT_MODEL
+    assert Output(job.output).manifest.read_json()["model"]["name"] == DEFAULT_MODEL
+    capsys.readouterr()
+    assert embed_here(replace(unnamed, limit=20))["rows_out"] == 20
+    assert embed_here(replace(unnamed, limit=30, model=DEFAULT_MODEL))["rows_out"] == 30
+    assert "started with" not in capsys.readouterr().err
+    with pytest.raises(RequestError, match=r"expected an empty folder or the same job.*model"):
+        embed_here(replace(unnamed, model="minilm"))

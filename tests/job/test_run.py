@@ -1,7 +1,9 @@
 """A job notices what happens to its output: another job in it, a folder that is gone, units that are damaged."""
 
+import shutil
 import uuid
 from dataclasses import replace
+from pathlib import Path
 
 import fsspec
 import pytest
@@ -128,3 +130,12 @@ def test_a_job_reads_and_writes_where_it_is_told(job, tmp_path, s3_server, store
     assert [entry.rsplit("/", 1)[-1] for entry in above.fs.ls(above.path, detail=False)] == [ODD]
     folder.remove()
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("what", ["", "job.json"])
+def test_a_folder_that_is_removed_ends_the_job(job, what):
+    place = Path(job.output) / what
+    with pytest.raises(WorkError, match="the folder was removed or a job with --overwrite took it over"):
+        embed_here(job, runner=meanwhile(lambda: shutil.rmtree(place) if place.is_dir() else place.unlink()))
+    assert embed_here(replace(job, overwrite=True))["rows_out"] == 500
+    verify(job.output)
