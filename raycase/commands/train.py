@@ -225,10 +225,7 @@ class ProjectorFlags(PromptFlags, TrainFlags):
 
 @dataclass(frozen=True, kw_only=True)
 class ConditionPoolingFlags(TrainFlags):
-    """Condition pooling: fit the head that lets a condition weigh a sentence's words, on a frozen encoder.
-
-    The trials of a sweep are fits without teachers.
-    """
+    """Condition pooling: fit the head that lets a condition weigh a sentence's words, on a frozen encoder."""
 
     train: str = ""
     """Training pairs: .csv, .jsonl or .parquet with sentence1, sentence2, condition, label (1 to 5). Needed unless
@@ -246,6 +243,8 @@ class ConditionPoolingFlags(TrainFlags):
     """Number of attention distributions that are mixed."""
     head_dim: Advanced[int] = 64
     """Dimension of the queries and keys of each."""
+    hidden: Advanced[int] = 512
+    """Width of the networks that add to the conditions' queries and gate; 0: none."""
     dim: Advanced[int | None] = None
     """Dimension of the vectors. Default: 512, or that of the encoder's states if larger."""
     activation: Advanced[Activation | None] = None
@@ -262,9 +261,6 @@ class ConditionPoolingFlags(TrainFlags):
     batch_size: int = 256
     epochs: int = 5
     """Number of epochs, over which the learning rate falls to 0."""
-    teachers: int = 0
-    """Number of heads to fit first, with the next seeds. The final head also learns their mean scores for the same
-    sentences under other conditions."""
     unconditional_share: Advanced[float] = 0.5
     """Share of the unconditional vector in the vectors of sentences unlike the training data; 0: none."""
     unconditional_rise: Advanced[tuple[float, float, float, float]] = (1.4, 2.0, 3.2, 4.0)
@@ -273,18 +269,15 @@ class ConditionPoolingFlags(TrainFlags):
 
     pooling: Advanced[Pooling | None] = None
     """Pooling of the vectors without a condition. Default: the encoder's."""
-    teacher_models: tuple[str, ...] = ()
-    """Trained models that read conditions, such as fine-tuned ones: the head learns the mean of their scores
-    and those of the --teachers heads, with equal weight."""
 
     SYSTEM = "condition-pooling"
     RECIPE = Recipe(patience=5, weight_decay=0.01, warmup=0.1, frozen=True)
     SETTINGS = (
-        *TrainFlags.SETTINGS, "layers", "heads", "head_dim", "dim", "activation", "gate", "nested", "loss",
-        "teachers", "unconditional_share", "unconditional_rise",
+        *TrainFlags.SETTINGS, "layers", "heads", "head_dim", "hidden", "dim", "activation", "gate", "nested", "loss",
+        "unconditional_share", "unconditional_rise",
     )  # fmt: skip
     SHARED_BY = ("layers", "model", "compute")
-    NOT_SWEPT = ("nested", "teachers", "teacher_models", "unconditional_share", "unconditional_rise", "pooling")
+    NOT_SWEPT = ("nested", "unconditional_share", "unconditional_rise", "pooling")
 
     @property
     def ranges(self) -> Ranges:
@@ -294,8 +287,8 @@ class ConditionPoolingFlags(TrainFlags):
         return super().ranges | {
             **at_least(1, self, "heads", "dim", most=MOST_WIDTH),
             **at_least(1, self, "head_dim", most=MOST_WIDTH // max(1, self.heads)),
+            **at_least(0, self, "hidden", most=MOST_WIDTH),
             "nested": nested_range(self.nested, self.dim or LEAST_DIM),
-            **at_least(0, self, "teachers"),
             "unconditional_share": (0 <= self.unconditional_share < 1, "a share in [0, 1)"),
             "unconditional_rise": (0 <= a < b <= MOST_NUMBER and 0 <= c < d <= MOST_NUMBER, "two pairs that rise"),
         }
@@ -305,16 +298,10 @@ class ConditionPoolingFlags(TrainFlags):
         rated = {"--train": self.train or None, "--validation": self.validation or None}
         return super().reads | rated | {"--labelled": self.labelled, "--labels": self.labels}
 
-    @property
-    def opens(self) -> dict[str, Any]:
-        return super().opens | {"--teacher-models": self.teacher_models}
-
     def check(self) -> None:
         super().check()
         if not (self.train or self.labelled) or (self.train and not self.validation):
             raise RequestError("expected --train and --validation, or --labelled, or all three")
-        if (self.teachers or self.teacher_models) and not self.train:
-            raise RequestError("--train: expected rated pairs for --teachers and --teacher-models, got none")
 
     def config(self) -> SystemConfig:
         from raycase.models.condition_pooling import ConditionPoolingConfig
@@ -329,6 +316,7 @@ class ConditionPoolingFlags(TrainFlags):
             states_dim=states_dim,
             heads=self.heads,
             head_dim=self.head_dim,
+            hidden=self.hidden or None,
             output_dim=self.dim or max(LEAST_DIM, states_dim // len(self.layers)),
             activation=self.activation,
             dropout=self.dropout,
@@ -339,7 +327,7 @@ class ConditionPoolingFlags(TrainFlags):
     def training(self) -> Training:
         from raycase.training.condition_head import HeadTraining
 
-        names = "labelled labels loss teachers teacher_models unconditional_share unconditional_rise"
+        names = "labelled labels loss unconditional_share unconditional_rise"
         chosen: dict[str, Any] = {name: getattr(self, name) for name in names.split()}
         return HeadTraining(**self.common, **chosen, shape=self.shape, layers=len(self.layers))
 

@@ -1,11 +1,11 @@
 """The head of condition pooling: a condition weighs the tokens of a sentence that was encoded alone.
 
-    w_k = softmax_t( tau_k cos(Q_k e, K_k H_t) ),  w = sum_k softmax(M e)_k w_k,
-    vector = sigmoid(G e) * sum_t w_t act(V H_t)
+    w_k = softmax_t( tau_k cos(q_k(e), K_k H_t) ),  w = sum_k softmax(M e)_k w_k,
+    vector = sigmoid(g(e)) * sum_t w_t act(V H_t)
 
-H_t: states of the sentence's tokens; e: mean state of the condition's. Without training: one head, K and Q the identity
-on the last layer, V the identity, no gate. A sentence unlike those of training also has a share of its unconditional
-vector (`UnconditionalPart`).
+H_t: states of the sentence's tokens; e: mean state of the condition's; q(e) = Q e + B gelu(A e), and so is g. Without
+training: one head, K and q the identity on the last layer, V the identity, no gate. A sentence unlike those of training
+also has a share of its unconditional vector (`UnconditionalPart`).
 
 Kin to pooling by multi-head attention (Lee et al., 2019, Set Transformer, section 3.2) with the condition as its seed,
 and to CSR's router (Lin et al., 2024, eq. 1) behind a frozen encoder.
@@ -45,6 +45,7 @@ class HeadConfig:
     activation: Activation | None = None
     dropout: Share = 0.3
     gate: bool = True
+    hidden: Width | None = None  # of the networks that add to the queries and to the gate
     temperature: float = 20.0  # tau_k at the start
     nested: tuple[int, ...] = ()
     stated: bool = False  # whether the head knows if a text states anything of a condition
@@ -227,6 +228,8 @@ class ConditionHead(Head):
         self.values = nn.Sequential(nn.Linear(width, config.output_dim), function)
         self.mix = nn.Linear(width, config.heads)
         self.gate = nn.Linear(width, config.output_dim) if config.gate else None
+        self.more_queries = _Added(width, config.hidden, inner) if config.hidden else None
+        self.more_gate = _Added(width, config.hidden, config.output_dim) if config.hidden and config.gate else None
         self.tau = nn.Parameter(torch.full((config.heads,), config.temperature))
         self.dropout = nn.Dropout(config.dropout)
         self.stated = StatedHead(config) if config.stated else None
@@ -253,9 +256,13 @@ class ConditionHead(Head):
 
     def ask(self, states_CW: Tensor) -> ConditionQueries:
         states_CW = self.dropout(states_CW)
-        queries_CHK = F.normalize(self.queries(states_CW).unflatten(-1, (self.config.heads, -1)), dim=-1)
-        ones_CD = states_CW.new_ones(len(states_CW), self.output_dim)
-        gate_CD = ones_CD if self.gate is None else self.gate(states_CW).sigmoid()
+        queries_CI, gate_CD = self.queries(states_CW), states_CW.new_ones(len(states_CW), self.output_dim)
+        if self.more_queries is not None:
+            queries_CI = queries_CI + self.more_queries(states_CW)
+        if self.gate is not None:
+            more = 0 if self.more_gate is None else self.more_gate(states_CW)
+            gate_CD = (self.gate(states_CW) + more).sigmoid()
+        queries_CHK = F.normalize(queries_CI.unflatten(-1, (self.config.heads, -1)), dim=-1)
         return ConditionQueries(queries=queries_CHK, mix=self.mix(states_CW).softmax(-1), gate=gate_CD)
 
 
@@ -264,6 +271,16 @@ def _by_present_names(_: nn.Module, weights: dict[str, Tensor], *__: Any) -> Non
     for part, before in (("stated", "says"), ("unconditional", "plain")):  # on disk
         for name in [name for name in weights if name.startswith(f"{before}.")]:
             weights[part + name.removeprefix(before)] = weights.pop(name)
+
+
+class _Added(nn.Sequential):
+    """What a small network adds to a linear map, nothing at first."""
+
+    def __init__(self, width: int, hidden: int, output: int) -> None:
+        last = nn.Linear(hidden, output)
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+        super().__init__(nn.Linear(width, hidden), nn.GELU(), last)
 
 
 class UnconditionalPart(nn.Module):

@@ -3,8 +3,8 @@
     {"columns": {"tone": {"conditions": ["tone", "how it sounds"], "groups": {"furious": "negative"},
                           "answers": {"furious": ["very angry"]}, "soft_nulls": true}}}
 
-Only `conditions`, the wordings, is needed; `kind` and `licence` may stand beside `columns`. Without a JSON a column's
-name is its condition. Labels, wordings and answers are taken as `normal_words`.
+Only `conditions`, the wordings, is needed; `kind`, `licence` and `source` may stand beside `columns`. Without a JSON a
+column's name is its condition. Labels, wordings and answers are taken as `normal_words`.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ class _Described:
     columns: dict[str, About]
     kind: str = ""  # on disk
     licence: str = ""
+    source: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,8 @@
-"""Fitting the head of condition pooling above a frozen encoder, on rated pairs, on pairs drawn from labelled texts, and
-on what teachers rate; then its unconditional part, and whether a text states anything of a condition.
+"""Fitting the head of condition pooling above a frozen encoder, on rated pairs and batches of labelled texts; then its
+unconditional part, and whether a text states anything of a condition.
 
-Shapes: N pairs, or texts with a condition each, B pairs of a batch, R rated ones, D vectors, M dimensions: the nested
-ones and all; S sentences, W of the states, P of f(s), F features of `StatedHead`.
+Shapes: K texts, each under a condition, N pairs, D vectors, M dimensions: the nested ones and all; S sentences, W of
+the states, P of f(s), F features of `StatedHead`.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,109 +19,120 @@ from torch import Tensor, nn
 from raycase.errors import WorkError
 from raycase.evaluation.metrics import auc, calibration_error
 from raycase.heads.condition_head import ConditionHead, HeadConfig, StatedHead, ZeroShotHead
-from raycase.io.labelled_texts import labels_of, read_labelled
-from raycase.io.rated_pairs import NOT_APPLICABLE, read_rated
-from raycase.io.storage import fingerprint
-from raycase.io.vectors import cosines
+from raycase.io.labelled_texts import LabelledTexts, labels_of, read_labelled
+from raycase.io.rated_pairs import NOT_APPLICABLE, RatedPairs, read_rated
 from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.models.configs import check_room
 from raycase.models.model_folder import write_folder
-from raycase.models.registry import resolve
-from raycase.training.head_pairs import (
-    EVALUATED_AT_ONCE,
-    FURTHER,
-    FURTHER_OF_MODELS,
-    HeadPairs,
-    HeadTexts,
-    PairIndex,
+from raycase.models.pairs import Indexed
+from raycase.training.head_states import (
     PairStates,
-    check_teachers,
-    further_pairs,
+    States,
+    Under,
+    all_vectors,
     head_correlations,
-    head_pair_vectors,
     head_vectors,
-    pseudo_labelled_pairs,
-    scores_by_model,
 )
-from raycase.training.labelled_pairs import check_drawn, drawn_pairs, parted, stated_texts
-from raycase.training.loop import BatchLoss, FitState, Learner, computed_rows, gather
-from raycase.training.procedure import Fit, Training, fit_metrics, head_card, read_rated_parts
-from raycase.training.recipe import Loss, Recipe, nested_cosines, nested_loss, unit_ratings
+from raycase.training.label_batches import (
+    ColumnIndex,
+    LabelBatch,
+    label_batches,
+    parted,
+    stated_texts,
+    validation_pairs,
+)
+from raycase.training.loop import FitState, Learner, computed_rows, gather
+from raycase.training.procedure import Training, fit_metrics, head_card, read_rated_parts
+from raycase.training.recipe import LOSSES, Loss, Recipe, unit_ratings
 from raycase.training.vector_cache import VectorCache
 
-HeadStates = HeadPairs[PairStates]
-DISTILLED_EPOCHS = 12  # of the fit with teachers (`results/condition_pooling.md`)
-DISTILLED_WEIGHT = 4.0  # of the teachers' loss (`results/condition_pooling.md`)
-DRAWN_ALONE = 512  # pairs of a batch where none are rated
-MORE_CONDITIONS = 4  # further conditions of each pair of sentences of a batch
+LEAST_BATCHES = 256  # of an epoch where there are labelled texts
 
 
-class HeadCosine(nn.Module):
-    """The cosine of two sentences' vectors under a condition, at each of the nested dimensions and at the last."""
+@dataclass(frozen=True, kw_only=True)
+class HeadData:
+    """What a head is trained on; the columns are of the same states as the rated pairs."""
 
-    def __init__(self, head: ConditionHead) -> None:
+    rated: PairStates  # may be none
+    columns: list[ColumnIndex]
+
+    @property
+    def states(self) -> States:
+        return self.rated.states
+
+    @property
+    def familiar(self) -> Under:
+        """The texts that the head knows well: those of rated pairs, or else of the columns."""
+        if len(self.rated):
+            return self.rated.under()
+        texts = [column.texts for column in self.columns]
+        of = [np.full(len(column.texts), column.wordings[0]) for column in self.columns]
+        return np.concatenate(texts), np.concatenate(of)
+
+
+class HeadBatch:
+    """K texts, each under a condition: both of some rated pairs, then those of a batch of labelled texts."""
+
+    def __init__(self, rated: PairStates, rows: np.ndarray, labelled: LabelBatch | None) -> None:
+        sentences, conditions = rated.under(rows)
+        self.ratings = rated.ratings[rows]
+        self.labelled = labelled
+        if labelled:
+            sentences = np.concatenate([sentences, labelled.texts])
+            conditions = np.append(conditions, np.full(len(labelled.texts), labelled.condition))
+        self.under = sentences, conditions
+
+    def __len__(self) -> int:
+        return len(self.under[0])
+
+
+class HeadVectors(nn.Module):
+    """The head's vectors of texts, each under a condition."""
+
+    def __init__(self, head: ConditionHead, states: States) -> None:
         super().__init__()
         self.head = head
-        self.dims = (*head.config.nested, head.output_dim)
+        self.states = states
 
-    def forward(self, pairs: PairStates, rows: np.ndarray) -> Tensor:
-        """Cosines of these rated pairs: (B, M)."""
-        first_BD, second_BD = head_pair_vectors(self.head, pairs, rows).chunk(2)
-        return nested_cosines(first_BD, second_BD, self.dims)
+    def forward(self, under: Under) -> Tensor:
+        return head_vectors(self.head, self.states, under)
 
 
-def head_batches(
-    train: HeadStates, rated: np.ndarray, batch_size: int, seed: int, pseudo_labelled: int, epoch: int
-) -> list[np.ndarray]:
-    """Rows of the rated pairs, the drawn ones and the pseudo-labelled ones, which follow each other, in an order that
-    seed and epoch determine: the rows `rated` once, those of the same two sentences together, whose tokens are read
-    once; for each of these, `MORE_CONDITIONS` of the `pseudo_labelled` pairs, which stand in the order of their groups;
-    and a share of the epoch's drawn pairs, after the last epoch that has some those of the first again."""
-    names, group_R = np.unique(train.rated.groups, return_inverse=True)
-    each = pseudo_labelled // max(1, len(names))
-    last = int(train.epochs.max(initial=0))
-
-    def further(step: int, rows: np.ndarray) -> np.ndarray:
-        groups = np.unique(group_R[rows])
-        orders = np.random.default_rng([seed, epoch, step]).permuted([np.arange(each)] * len(groups), axis=1)
-        before = len(train.rated) + len(train.drawn)
-        return before + (each * groups[:, None] + orders[:, :MORE_CONDITIONS]).reshape(-1)
-
-    key = np.random.default_rng([seed, epoch]).permutation(int(train.pairs.groups.max()) + 1)
-    rows = rated[np.argsort(key[train.rated.groups[rated]], kind="stable")]
+def head_batches(data: HeadData, batch_size: int, seed: int, epoch: int) -> list[HeadBatch]:
+    """An order that seed and epoch determine: each pair to which its condition applies, those of the same two sentences
+    together, whose tokens are read once; and with each batch of them one of labelled texts, if there are any. Where
+    the pairs make less than `LEAST_BATCHES`, they come again and again."""
+    rated, random = data.rated, np.random.default_rng([seed, epoch])
+    rows = np.flatnonzero(rated.ratings != NOT_APPLICABLE)
+    key = random.permutation(int(rated.groups.max(initial=0)) + 1)
+    rows = rows[np.argsort(key[rated.groups[rows]], kind="stable")]
     batches = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
-    if pseudo_labelled:
-        batches = [np.concatenate([batch, further(step, batch)]) for step, batch in enumerate(batches)]
-    if last > 0:
-        drawn = len(train.rated) + np.flatnonzero(train.epochs == (epoch - 1) % last + 1)
-        batches = batches or [rows] * -(-len(drawn) // DRAWN_ALONE)
-        shares = np.array_split(drawn, len(batches))
-        batches = [np.concatenate(both) for both in zip(batches, shares, strict=True)]
-    return batches
+    labelled: list[LabelBatch | None] = [*label_batches(data.columns, max(LEAST_BATCHES, len(batches)), seed, epoch)]
+    count = len(labelled) or len(batches)
+    return [
+        HeadBatch(rated, batches[i % len(batches)] if batches else rows, labelled[i] if labelled else None)
+        for i in range(count)
+    ]
 
 
-def head_loss(train: HeadStates, loss: Loss, pseudo_labelled: PairIndex | None = None) -> BatchLoss:
-    """The loss of the rated pairs of a batch, the mean over the nested dimensions and all; plus the squared
-    errors of the pairs drawn from labels, and of the pseudo-labelled ones to what the teachers give."""
-    drawn, taught = train.drawn, train.drawn.take(np.arange(0)) if pseudo_labelled is None else pseudo_labelled
-    pairs = train.rated.then(drawn).then(taught)
-    targets = torch.cat(
-        [unit_ratings(torch.tensor(train.rated.ratings)), torch.tensor(pairs.ratings[len(train.rated) :])]
-    )
-    losses = ((loss, 1.0), (Loss.SQUARED, 1.0), (Loss.SQUARED, DISTILLED_WEIGHT))
-    loss_of = torch.arange(3).repeat_interleave(torch.tensor([len(train.rated), len(drawn), len(taught)]))
-
-    def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
-        rows_b, count = computed_rows(batch)
-        cosines_BM = gather(module(pairs, rows_b)[:count], len(batch))
-        targets_B, loss_B = (part[batch].to(cosines_BM.device) for part in (targets, loss_of))
-        found = cosines_BM.new_zeros(())
-        for number, (of_these, weight) in enumerate(losses):
-            if (rows_B := loss_B == number).any():
-                found = found + weight * nested_loss(cosines_BM[rows_B], targets_B[rows_B], of_these)
-        return found
-
-    return of_batch
+def head_loss(loss: Loss, dims: Sequence[int], module: nn.Module, batch: HeadBatch) -> Tensor:
+    """The loss of the rated pairs of a batch, plus the weighted squared errors of the pairs of its labelled texts, the
+    mean over the nested dimensions and all."""
+    rows, count = computed_rows(np.arange(len(batch)))
+    vectors_KD = gather(module((batch.under[0][rows], batch.under[1][rows]))[:count], len(batch))
+    targets_N = unit_ratings(torch.from_numpy(batch.ratings)).to(vectors_KD.device)
+    found = vectors_KD.new_zeros(())
+    for dim in dims:
+        unit_KD = F.normalize(vectors_KD[:, :dim], dim=-1)
+        firsts_ND, seconds_ND = unit_KD[: 2 * len(targets_N)].chunk(2)
+        if len(targets_N):
+            found = found + LOSSES[loss]((firsts_ND * seconds_ND).sum(1), targets_N)
+        if labelled := batch.labelled:
+            unit_BD = unit_KD[2 * len(targets_N) :]
+            cosines_P = (unit_BD @ unit_BD.T)[tuple(torch.from_numpy(labelled.pairs.T).to(unit_BD.device))]
+            targets_P, weights_P = (torch.from_numpy(part).to(unit_BD.device) for part in labelled[-2:])
+            found = found + (weights_P * (cosines_P - targets_P).square()).sum()
+    return found / len(dims)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,8 +140,8 @@ class HeadTraining(Training):
     """The head of condition pooling, on a frozen encoder.
 
     labelled, labels: tables of labelled texts and their JSON; shape: gives that of the head for states of a dimension,
-    which are those of so many `layers` side by side. teachers: heads that are fitted first, with the next seeds;
-    teacher_models: trained models. unconditional_share, unconditional_rise: of `with_unconditional_part`.
+    which are those of so many `layers` side by side. unconditional_share, unconditional_rise: of
+    `with_unconditional_part`.
     """
 
     labelled: tuple[str, ...]
@@ -138,122 +149,88 @@ class HeadTraining(Training):
     shape: Callable[[int], HeadConfig]
     layers: int
     loss: Loss
-    teachers: int
-    teacher_models: tuple[str, ...]
     unconditional_share: float
     unconditional_rise: tuple[float, float, float, float]
 
     def read(self) -> tuple[Any, ...]:
-        """Rated pairs and what labelled texts teach, to train on; pairs to validate with; and the labelled texts."""
+        """Rated pairs to train on, perhaps none; pairs to validate with; and the labelled texts."""
         read = zip(self.labelled, labels_of(self.labelled, self.labels), strict=True)
         tables = [read_labelled(uri, labels, "--labelled") for uri, labels in read]
-        sets, seed = tables, self.recipe.seed
         if self.train:
-            rated, validation = read_rated_parts(self.train, self.validation)
-            if not tables:
-                return rated, validation
-        elif self.validation:
+            return *read_rated_parts(self.train, self.validation), *tables
+        if self.validation:
             validation = read_rated(self.validation, "--validation")
         else:
-            taught, left = zip(*(parted(labelled, seed) for labelled in tables), strict=True)
-            sets, (held_out, _) = list(taught), drawn_pairs(left, 1, seed)
-            check_drawn(held_out, left)
-            validation = replace(held_out, ratings=1 + 4 * held_out.ratings)
-        drawn, epochs = drawn_pairs(sets, self.recipe.epochs, seed)
-        if not self.train:
-            check_drawn(drawn, sets)
-            rated = drawn.take(np.arange(0))
-        texts = HeadTexts(rated=rated, drawn=drawn, epochs=epochs, stated=stated_texts(sets, seed))
-        return texts, validation, *tables
+            validation = validation_pairs([parted(table, self.recipe.seed)[1] for table in tables], self.recipe.seed)
+        return validation.take(np.arange(0)), validation, *tables
 
-    def identity(self, parts: Sequence[Any]) -> dict[str, Any]:
-        described = check_teachers(self.teacher_models)
-        return super().identity(parts) | ({"teacher_models": described} if described else {})
-
-    def share(self, parts: Sequence[Any], vectors: VectorCache) -> tuple[HeadStates, PairStates]:
-        train, validation, *tables = parts
+    def share(self, parts: Sequence[Any], vectors: VectorCache) -> tuple[HeadData, PairStates]:
+        """The states of all texts, and what they teach."""
+        rated, validation, *tables = parts
         for table in tables:
             check_room(self.config, [word for column in table.columns for word in column.conditions], "--labelled")
-        pairs, epochs = (train.pairs, train.epochs) if tables else (train, np.zeros(0, np.int64))
-        states, others = (
-            PairStates.of(rated, self.config, vectors, cache=self.cache, compute=self.compute)
-            for rated in (pairs, validation)
-        )
-        return HeadStates.of(states, len(train), epochs), others
+        if not (self.train or self.validation):  # then a fifth of the texts validates
+            tables = [parted(table, self.recipe.seed)[0] for table in tables]
+        cached: dict[str, Any] = {"cache": self.cache, "compute": self.compute}
+        others = PairStates.of(validation, self.config, vectors, **cached)
+        return head_data(rated, tables, self.config, vectors, **cached), others
 
-    def learner(
-        self,
-        recipe: Recipe,
-        train: HeadStates,
-        validation: PairStates,
-        pseudo_labelled: PairIndex | None = None,
-    ) -> Learner:
-        """The head. Pairs labelled -1 are not trained on. pseudo_labelled: further pairs that teachers rate."""
+    def learner(self, recipe: Recipe, train: HeadData, validation: PairStates) -> Learner:
+        """The head. Pairs labelled -1 are not trained on."""
         torch.manual_seed(recipe.seed)
-        head = ConditionHead(self.shape(train.rated.dim))
+        head = ConditionHead(self.shape(train.states.dim))
         if head.config.activation is None:
-            head.start_from_states(train.rated.dim // self.layers)
-        rated = np.flatnonzero(train.rated.ratings != NOT_APPLICABLE)
-        more = 0 if pseudo_labelled is None else len(pseudo_labelled)
+            head.start_from_states(train.states.dim // self.layers)
         return Learner(
-            HeadCosine(head),
-            partial(head_batches, train, rated, recipe.batch_size, recipe.seed, more),
-            head_loss(train, self.loss, pseudo_labelled),
+            HeadVectors(head, train.states),
+            partial(head_batches, train, recipe.batch_size, recipe.seed),
+            partial(head_loss, self.loss, (*head.config.nested, head.output_dim)),
             lambda module: head_correlations(module.head, validation, head.config.nested),
         )
 
-    def fit_all(
-        self, fit: Fit, parts: Sequence[Any], data: tuple[HeadStates, PairStates], vectors: VectorCache
-    ) -> list[FitState]:
-        """The last states of the fits of its teachers, then of its own."""
-        if not (self.teachers or self.teacher_models):
-            return [fit(self.recipe, self.learner, *data)]
-        rated = data[0].rated
-        further = further_pairs(rated, self.recipe.seed, FURTHER_OF_MODELS if self.teacher_models else FURTHER)
-        pairs = parts[0].pairs if self.labelled else parts[0]
-        cached: dict[str, Any] = {"cache": self.cache, "compute": self.compute}
-        scores = [scores_by_model(model, pairs, rated, further, vectors, **cached) for model in self.teacher_models]
-        teachers = []
-        for number in range(1, self.teachers + 1):
-            teachers.append(fit(replace(self.recipe, seed=self.recipe.seed + number), self.learner, *data))
-            head = best_head(teachers[-1], self.shape(rated.dim))
-            scores.append(cosines(*head_vectors(head, replace(rated, **vars(further)))))
-        last = replace(self.recipe, epochs=DISTILLED_EPOCHS, patience=DISTILLED_EPOCHS)
-        return [*teachers, fit(last, self.learner, *data, pseudo_labelled_pairs(further, scores))]
-
     def save(
-        self,
-        folder: Path,
-        data: tuple[HeadStates, PairStates],
-        fitted: list[FitState],
-        record: dict[str, Any],
+        self, folder: Path, data: tuple[HeadData, PairStates], fitted: FitState, record: dict[str, Any]
     ) -> dict[str, Any]:
         train, validation = data
-        *teachers, state = fitted
         config = self.config
-        best = best_head(state, self.shape(config.states_dim))  # rounded: metrics are those of what is saved
-        familiar = train.rated if len(train.rated) else train.drawn.take(np.flatnonzero(train.epochs == 1))
+        best = best_head(fitted, self.shape(config.states_dim))  # rounded: metrics are those of what is saved
         head = with_unconditional_part(
-            best, familiar, validation, config, self.unconditional_share, self.unconditional_rise
+            best, train, validation, config, self.unconditional_share, self.unconditional_rise
         )
-        head, stated = with_stated(head, train.stated, self.recipe.seed)
+        head, stated = with_stated(head, train, self.recipe.seed)
         metrics = {
             **record,
-            "teachers": [fit_metrics(teacher)["validation"] for teacher in teachers],
-            "teacher_models": [
-                {"name": Path(model).name, "fingerprint": fingerprint(resolve(model).describe())}
-                for model in self.teacher_models
-            ],
-            **fit_metrics(state),
+            **fit_metrics(fitted),
             "without_unconditional_part": head_correlations(best, validation, best.config.nested),
             "validation": head_correlations(head, validation, head.config.nested),
             **({"stated": stated} if stated else {}),
             "zero_shot": head_correlations(ZeroShotHead(config.hidden_dim), validation),
-            "parameters": sum(weights.numel() for weights in state.weights.values()),
+            "parameters": sum(weights.numel() for weights in fitted.weights.values()),
         }
         trained = replace(config, head=head.config)
         write_folder(folder, trained, head.half(), metrics, head_card(folder.name, trained, metrics))
         return metrics
+
+
+def head_data(
+    rated: RatedPairs,
+    tables: Sequence[LabelledTexts],
+    config: ConditionPoolingConfig,
+    vectors: VectorCache,
+    **cached: Any,
+) -> HeadData:
+    """Rated pairs and labelled texts, with the states of all texts. cached: as `VectorCache.states_of` takes it."""
+    columns = [(column, table.texts) for table in tables for column in table.columns if any(column.labels)]
+    texts, conditions = [*rated.sentences1, *rated.sentences2], [*rated.conditions]
+    for column, of in columns:
+        texts += [*of, *(answer for phrases in column.answers.values() for answer in phrases)]
+        conditions += column.conditions
+    text, condition = Indexed.of(texts), Indexed.of(conditions)
+    states = States.of(text.values, condition.values, config, vectors, name=rated.uri, **cached)
+    count = len(rated)
+    pairs = PairStates.indexed(rated, states, text.codes[: 2 * count], condition.codes[:count])
+    places = [{value: i for i, value in enumerate(of.values)} for of in (text, condition)]
+    return HeadData(rated=pairs, columns=[ColumnIndex.of(column, of, *places) for column, of in columns])
 
 
 def best_head(state: FitState, config: HeadConfig) -> ConditionHead:
@@ -272,7 +249,7 @@ def best_head(state: FitState, config: HeadConfig) -> ConditionHead:
 @torch.no_grad()
 def with_unconditional_part(
     head: ConditionHead,
-    train: PairStates,
+    train: HeadData,
     validation: PairStates,
     system: ConditionPoolingConfig,
     share: float,
@@ -289,14 +266,14 @@ def with_unconditional_part(
     part = whole.unconditional
     assert part is not None
 
-    def texts(pairs: PairStates) -> tuple[Tensor, Tensor]:
-        """m and f of each distinct sentence of the pairs: (S, W), (S, P)."""
-        read = pairs.states(np.unique(pairs.sentence_index))
+    def texts(states: States, sentences: np.ndarray) -> tuple[Tensor, Tensor]:
+        """m and f of each distinct one of these sentences: (S, W), (S, P)."""
+        read = states.parts(np.unique(sentences))
         means, own = zip(*((part.means(s, real).cpu(), own.cpu()) for _, s, real, own in read), strict=True)
         return torch.cat(means), torch.cat(own)
 
-    trained = torch.from_numpy(np.concatenate(head_vectors(head, train)))
-    part.fit(*texts(train), texts(validation)[0], trained)
+    known, asked = texts(train.states, train.familiar[0]), texts(validation.states, validation.sentence_index)
+    part.fit(*known, asked[0], all_vectors(head, train.states, train.familiar))
     return whole.half().float().eval()
 
 
@@ -313,33 +290,26 @@ EPOCHS, LEAST_STEPS, BATCH_SIZE, LEARNING_RATE, WEIGHT_DECAY, DROPOUT = 12, 300,
 LEFT = 5  # one text in so many calibrates, and is not trained on
 
 
-def with_stated(head: ConditionHead, texts: PairStates, seed: int) -> tuple[ConditionHead, dict[str, float]]:
+def with_stated(head: ConditionHead, train: HeadData, seed: int) -> tuple[ConditionHead, dict[str, float]]:
     """The head with `StatedHead`, in float16 as it is saved, and its figures on texts left out, on which its log-odds
-    are calibrated (Platt, 1999, with his targets); itself without texts, which are those of `HeadPairs.stated`."""
+    are calibrated (Platt, 1999, with his targets); itself where each text states something of each condition."""
+    texts, conditions, stated_K = stated_texts(train.columns, seed)
     if not len(texts):
         return head, {}
     torch.manual_seed(seed)
-    whole = _extended(head, stated=True)
+    whole = _extended(head, stated=True).eval()
     stated = whole.stated
     assert stated is not None
-    features_NF, stated_N = stated_features(whole.eval(), texts), torch.tensor(texts.ratings)
-    left_N = torch.from_numpy(texts.sentence_index[:, 0] % LEFT == 0)
-    _fit_stated(stated, features_NF[~left_N], stated_N[~left_N])
-    _calibrate_stated(stated, features_NF[left_N], stated_N[left_N])
+    features_KF = all_vectors(whole, train.states, (texts, conditions), whole.stated_features)
+    truth_K, left_K = torch.from_numpy(stated_K), torch.from_numpy(texts % LEFT == 0)
+    _fit_stated(stated, features_KF[~left_K], truth_K[~left_K])
+    _calibrate_stated(stated, features_KF[left_K], truth_K[left_K])
     whole.half().float()  # `stated` with it
     with torch.inference_mode():
-        probabilities = stated(features_NF[left_N]).sigmoid().numpy()
-    truth = stated_N[left_N].numpy()
+        probabilities = stated(features_KF[left_K]).sigmoid().numpy()
+    truth = truth_K[left_K].numpy()
     error = calibration_error(probabilities, truth)
     return whole, {"auc": 100 * auc(probabilities, truth), "calibration_error": error, "texts": len(truth)}
-
-
-@torch.inference_mode()
-def stated_features(head: ConditionHead, pairs: PairStates) -> Tensor:
-    """What `StatedHead` sees of the first sentences of pairs: (N, F)."""
-    parts = np.array_split(np.arange(len(pairs)), -(-len(pairs) // EVALUATED_AT_ONCE))
-    found = [head_pair_vectors(head, pairs, part, head.stated_features).chunk(2)[0].cpu() for part in parts]
-    return torch.cat(found)
 
 
 def _fit_stated(head: StatedHead, features_NF: Tensor, stated_N: Tensor) -> None:

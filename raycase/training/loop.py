@@ -26,8 +26,8 @@ from raycase.io.json_values import figure, finite
 from raycase.training.recipe import Recipe
 
 Weights = dict[str, Tensor]
-Batches = Callable[[int], Sequence[np.ndarray]]  # epoch -> whole batches, as row numbers
-BatchLoss = Callable[[nn.Module, np.ndarray], Tensor]  # of a whole batch; use `computed_rows` and `gather`
+Batches = Callable[[int], Sequence[Any]]  # epoch -> whole batches, with a length: row numbers, mostly
+BatchLoss = Callable[[nn.Module, Any], Tensor]  # of a whole batch; use `computed_rows` and `gather`
 Evaluation = Callable[[Any], dict[str, float]]  # of the module
 
 
@@ -155,7 +155,7 @@ def fit(
 
 def _train_epoch(
     module: nn.Module,
-    batches: Sequence[np.ndarray],
+    batches: Sequence[Any],
     loss: BatchLoss,
     optimizer: torch.optim.Optimizer,
     rate_of: Callable[[float], float],

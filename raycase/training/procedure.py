@@ -167,8 +167,7 @@ def data_metrics(parts: Sequence[Any]) -> dict[str, Any]:
         if dataset := dataset_of(part.uri):
             found[name]["dataset"] = dataset
         if isinstance(part, RatedPairs):
-            found[name] |= {"drawn": 0, "not_applicable": int((part.ratings == NOT_APPLICABLE).sum())}
-        found[name] |= getattr(part, "counts", {})
+            found[name]["not_applicable"] = int((part.ratings == NOT_APPLICABLE).sum())
     return found
 
 
@@ -216,8 +215,6 @@ def head_card(name: str, config: SystemConfig, metrics: dict[str, Any]) -> str:
     what = f"""Condition pooling on {config.name}: {config.label};
 {metrics["parameters"]:,} trained parameters, all in the head.
 Each sentence is encoded once, whatever the number of conditions."""
-    if models := metrics["teacher_models"]:
-        what += f"\nIt learned what these models say, too: {', '.join(model['name'] for model in models)}."
     if stated := metrics.get("stated"):
         what += f"""
 Whether a text states anything of a condition: AUC {stated["auc"]:.1f} x 100, expected calibration error

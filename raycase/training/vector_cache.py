@@ -1,4 +1,4 @@
-"""Vectors of texts and of pairs, and scores of pairs: by the jobs over a corpus, cached in a folder, read as arrays."""
+"""Vectors of texts and of pairs, and states of texts: by the embedding job, cached in a folder, read as arrays."""
 
 from __future__ import annotations
 
@@ -13,27 +13,23 @@ import pyarrow.dataset as ds
 from raycase.errors import RequestError, note
 from raycase.evaluation.models import TextsOrPairs
 from raycase.io.inputs import list_input, peek
-from raycase.io.rated_pairs import SENTENCE1, SENTENCE2, RatedPairs, texts_sha256
+from raycase.io.rated_pairs import RatedPairs, texts_sha256
 from raycase.io.schema import CONDITION, EMBEDDING, ID, embedding_numbers, find_columns, parquet_bytes
 from raycase.io.storage import Location, fingerprint
 from raycase.job.output import Output
 from raycase.job.request import Request
 from raycase.job.results import (
-    SCORES,
     Encoding,
     JobResult,
     OfVectors,
     RowPairs,
-    ScoreResult,
     VectorResult,
-    figure_columns,
 )
 from raycase.job.run import UnfitError, run
 from raycase.job.runner import Runner
 from raycase.models.condition_pooling import ConditionPoolingConfig
-from raycase.models.configs import SCORE, EmbedderConfig, SystemConfig
+from raycase.models.configs import EmbedderConfig, SystemConfig
 from raycase.models.pairs import Encoded, PairVectors
-from raycase.models.registry import resolve
 from raycase.names import Compute
 from raycase.tokens.stored import STATES, StoredStates
 
@@ -45,7 +41,6 @@ if TYPE_CHECKING:
 SENTENCE = "sentence"
 UNIT_ROWS = 2048  # of all jobs here
 Pair = tuple[str, str]  # a sentence and its condition
-SentencePair = tuple[str, str, str]  # two sentences and their condition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +59,7 @@ class StateResult(OfVectors):
 
 @dataclass(frozen=True)
 class VectorCache:
-    """Vectors and states of texts by the embedding job, scores of pairs by the scoring job, each once."""
+    """Vectors and states of texts by the embedding job, each once."""
 
     runner: Runner
 
@@ -99,24 +94,6 @@ class VectorCache:
         pairs = [(text, "") for text in texts]
         table = self._embedded(pairs, config, name, cache, compute, unconditional=True, result=StateResult())
         return StoredStates.read(table[STATES], config.states_dim), embedding_numbers(table[EMBEDDING])
-
-    def scores_of(
-        self, rows: Sequence[SentencePair], model: str, *, name: str, cache: Location, compute: Compute | None = None
-    ) -> np.ndarray:
-        """The scores by a trained model of N pairs of sentences, each under its condition: (N,) float64."""
-        identity = {"model": resolve(model).describe(), "scored": texts_sha256(rows), "compute": compute}
-        folder = cache / fingerprint(identity)[:16]
-        output = Output((folder / "scored").uri, SCORES)
-        if not output.manifest.exists():
-            note(f"Scoring {len(rows):,} pairs of {name} by {model} into {folder.uri}")
-            config = resolve(model)
-            uri = _table(folder / "pairs.parquet", rows, SENTENCE1, SENTENCE2, CONDITION)
-            columns = {"text": SENTENCE1, "second": SENTENCE2}
-            condition = CONDITION if config.known_conditions is None else None
-            result = ScoreResult(figures=figure_columns(SCORE, config), sentence2_column=SENTENCE2)
-            request = _request(uri, columns, condition, config, result, output, compute)
-            self._run(request, rows, f"{name}: expected a score for each pair")
-        return _read(output, len(rows))[SCORE].to_numpy()
 
     def _embedded(
         self,
@@ -189,6 +166,6 @@ def _read(output: Output, count: int) -> pa.Table:
     """The columns that a job over `_table` computed, in the order of its rows."""
     files = output.units
     found = ds.dataset(files.path, filesystem=files.fs, format="parquet")
-    table = found.to_table(columns=[n for n in (ID, EMBEDDING, STATES, SCORE) if n in found.schema.names])
+    table = found.to_table(columns=[n for n in (ID, EMBEDDING, STATES) if n in found.schema.names])
     assert table[ID].to_pylist() == list(range(count)), "expected the cache in the order of the rows"
     return table
