@@ -39,7 +39,7 @@ OLD_WORDS = {
 }
 KEPT = (  # data, names of results, and what is on disk and in answers
     *("kind of dish", "it says on the wall", "arrived in pieces", "results/index_kinds.md"),
-    *("`plain`", "word_plain", "`word_codes`", 'kind="stable"', '"--kind"', "`kind` and `licence`"),
+    *("`plain`", "word_plain", "`word_codes`", 'kind="stable"', '"--kind"', "`kind`, `licence`"),
 )
 HOUSE = Path(raycase.__file__).parent
 

@@ -5,6 +5,7 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import random_pairs
@@ -20,6 +21,7 @@ from raycase.commands.train import ConditionPoolingFlags, ProjectorFlags
 from raycase.errors import WorkError
 from raycase.papers.baselines.train import CrossEncoderFlags
 from raycase.papers.csr.train import CsrFlags
+from raycase.training import condition_head
 from raycase.training.loop import Learner, epoch_batches, fit, gather
 from raycase.training.recipe import Loss, Recipe
 
@@ -68,20 +70,24 @@ def encoder(folder, wrap=same, *, flags, **choices):
     return ended(wrap, small.fit, job, parts)
 
 
-def head(folder, wrap=same):
-    """Those of condition pooling's head after two epochs."""
-    shape = {"heads": 3, "head_dim": 4, "dim": 6, "nested": (3,)}
+def head(folder, wrap=same, *, rows=ROWS, columns=()):
+    """Those of condition pooling's head after two epochs on rated pairs and columns of labels."""
+    shape = {"heads": 3, "head_dim": 4, "hidden": 5, "dim": 6, "nested": (3,)}
     job = ConditionPoolingFlags(output="", **shape, dropout=0.0, batch_size=4, epochs=2)
-    train, validation = (random_pairs.pairs(n, seed, ratings=RATINGS) for n, seed in ((ROWS, 0), (12, 1)))
-    return ended(wrap, fit_by, job, random_pairs.learned(train), validation)
+    train, validation = (random_pairs.pairs(n, seed, ratings=RATINGS) for n, seed in ((rows, 0), (12, 1)))
+    with patch.object(condition_head, "LEAST_BATCHES", 6):
+        return ended(wrap, fit_by, job, random_pairs.learned(train, *columns), validation)
 
 
+COLUMNS = random_pairs.column(), random_pairs.column(7, seed=1)
 FITS = {
     "squared-33": partial(projector, loss=Loss.SQUARED, rows=33),  # the last batch of 16 has one: one process has none
     "pearson-37": partial(projector, loss=Loss.PEARSON, rows=37),
     "csr": partial(encoder, flags=CsrFlags, routed=2),
     "cross": partial(encoder, flags=CrossEncoderFlags),
     "head": head,
+    "head-labels": partial(head, columns=COLUMNS),
+    "head-labels-alone": partial(head, rows=0, columns=COLUMNS),
 }
 
 

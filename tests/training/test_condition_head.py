@@ -25,7 +25,7 @@ from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.tokens.stored import STATES, StoredStates
 from raycase.training.vector_cache import StateResult
 
-RECIPE = {"layers": (0.0, 1.0), "heads": 4, "head_dim": 16, "dim": 32, "epochs": 8, "batch_size": 32}
+RECIPE = {"layers": (0.0, 1.0), "heads": 4, "head_dim": 16, "hidden": 16, "dim": 32, "epochs": 8, "batch_size": 32}
 RECIPE |= {"dropout": 0.1, "learning_rate": 1e-2, "nested": (16, 8)}
 
 
@@ -84,7 +84,7 @@ def test_unfamiliar_sentences_have_a_share_of_the_unconditional_vector(job, metr
         assert np.linalg.norm(found) == pytest.approx(np.linalg.norm(wanted), rel=0.2)
 
 
-BAD = {"heads": [0], "head_dim": [0], "dim": [0], "batch_size": [0], "epochs": [0], "teachers": [-1], "seed": [-1]}
+BAD = {"heads": [0], "head_dim": [0], "dim": [0], "batch_size": [0], "epochs": [0], "hidden": [-1], "seed": [-1]}
 BAD |= {"dropout": [1.0, -0.1, math.nan], "nested": [(0,), (32,), (8, 64)]}
 BAD |= {"learning_rate": [0.0, math.inf], "unconditional_share": [1.0, -0.1, math.nan]}
 BAD |= {

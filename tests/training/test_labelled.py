@@ -1,8 +1,9 @@
-"""Labelled texts: what is read and left out, pairs drawn by hand-worked rules, a model that learns from them alone."""
+"""Labelled texts: what is read and left out, batches by hand-worked rules, a model that learns from them alone."""
 
 import json
 import math
 import random
+from dataclasses import replace
 from datetime import datetime
 
 import numpy as np
@@ -10,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import WORDS, to_csv, train_here, vectors_of
+from helpers import WORDS, rated_rows, to_csv, train_here, vectors_of
 
 import raycase
 from raycase.commands.evaluate import EvaluateFlags, measure
@@ -19,10 +20,11 @@ from raycase.errors import RequestError
 from raycase.evaluation.metrics import auc, calibration_error
 from raycase.evaluation.tasks.labelled import ALL
 from raycase.index.topk import nearest_others
-from raycase.io.labelled_texts import labels_of, read_labelled
+from raycase.io.labelled_texts import LabelledColumn, labels_of, read_labelled
 from raycase.io.vectors import l2_normalize
-from raycase.training import labelled_pairs
-from raycase.training.labelled_pairs import check_drawn, drawn_pairs, stated_texts
+from raycase.tokens.stored import StoredStates
+from raycase.training import condition_head
+from raycase.training.label_batches import ColumnIndex, label_batches, stated_texts, validation_pairs
 
 ABOUT = {
     "color": {
@@ -32,12 +34,6 @@ ABOUT = {
     },
     "number": {"conditions": ["number of people"], "soft_nulls": True},
 }
-
-
-@pytest.fixture
-def few(monkeypatch):
-    """Of few clusters that are drawn."""
-    monkeypatch.setattr(labelled_pairs, "LEAST_CLUSTERS", 128)
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +91,7 @@ def test_bad_json(tables, tmp_path, about, said):
 
 def test_labels_of_a_json_that_no_text_has_are_named(tables, tmp_path, capsys):
     about = {"color": {"conditions": ["color"], "groups": {" red": "warm", "rad": "warm"}, "answers": {"gren": ["g"]}}}
-    (tmp_path / "b.json").write_text(json.dumps({"columns": about, "kind": "a", "licence": "b"}))
+    (tmp_path / "b.json").write_text(json.dumps({"columns": about, "kind": "a", "licence": "b", "source": "c"}))
     read = read_labelled(tables[0], str(tmp_path / "b.json"), "--labelled")
     assert read.columns[0].coarse(frozenset({"red"})) == {"warm"}
     assert read.left_out == ["column 'color': groups and answers of labels that no text has: gren, rad"]
@@ -145,7 +141,7 @@ def test_columns_that_the_encoder_reads_alike_are_refused(tmp_path, tiny_model):
 
 
 @pytest.mark.parametrize("labels", ["xxyy", "xxxyy", "xxxxyyyy", "x" * 6 + "y" * 6, "x" * 58 + "yy"])
-def test_texts_that_are_too_few_to_hold_some_out_are_refused_before_training(tmp_path, few, labels):
+def test_texts_that_are_too_few_to_hold_some_out_are_refused_before_training(tmp_path, labels):
     frame = pd.DataFrame({"text": [f"a {i}" for i in range(len(labels))], "tone": list(labels)})
     job = ConditionPoolingFlags(labelled=(to_csv(frame, tmp_path / "t.csv"),), output=str(tmp_path / "m"))
     count = len(labels) // 5
@@ -153,45 +149,164 @@ def test_texts_that_are_too_few_to_hold_some_out_are_refused_before_training(tmp
         RequestError, match=f"expected two labels in a column, one of them of two texts, got none among {count} texts"
     ):
         job.training().read()
-    tables = [read_labelled(job.labelled[0], None, "--labelled")]
-    check_drawn(drawn_pairs(tables, 1, 0)[0], tables)
+    assert len(validation_pairs([read_labelled(job.labelled[0], None, "--labelled")], 0)) > 0
 
 
-def test_pairs_are_rated_by_labels_and_groups(tables, few):
+LETTERS = LabelledColumn(
+    name="letter",
+    conditions=("letter", "what letter"),
+    labels=tuple(map(frozenset, ["a", "ab", "b", "c", ""])),
+    groups={"a": "g", "c": "g"},
+    answers={"a": ("an a",)},
+)
+TEXTS = ["zero", "one", "two", "three", "four", "an a"]  # the answer is the last
+# Of texts 0 to 3, and of these with the answer: 0, 1 and the answer have a; a and c are of one group.
+ALONE = {(0, 1): 1, (0, 2): 0, (0, 3): 0.4, (1, 2): 1, (1, 3): 0.4, (2, 3): 0}
+ANSWERED = ALONE | {(0, 5): 1, (1, 5): 1, (2, 5): 0, (3, 5): 0.4}
+
+
+def indexed(column, texts, answers=()):
+    """A column of these texts, its conditions in their order from 10 on."""
+    places = {text: i for i, text in enumerate([*texts, *answers])}
+    return ColumnIndex.of(column, texts, places, {name: 10 + i for i, name in enumerate(column.conditions)})
+
+
+def drawn(column, count=40):
+    """Batches of a column."""
+    random = np.random.default_rng(0)
+    return [column.batch(random) for _ in range(count)]
+
+
+def test_a_batch_of_a_column_by_hand():
+    """Every text that states something, and in half of the batches the answer: all pairs, the alike ones of which have
+    half of the weight."""
+    batches = drawn(indexed(LETTERS, TEXTS[:5], TEXTS[5:]))
+    assert {batch.condition for batch in batches} == {10, 11}
+    with_answer = [5 in batch.texts for batch in batches]
+    assert 0.3 < np.mean(with_answer) < 0.7
+    for batch, answered in zip(batches, with_answer, strict=True):
+        wanted = ANSWERED if answered else ALONE
+        found = {tuple(pair): i for i, pair in enumerate(batch.texts[batch.pairs].tolist())}
+        assert found.keys() == wanted.keys()
+        alike = [target == 1 for target in wanted.values()]
+        for (pair, target), same in zip(wanted.items(), alike, strict=True):
+            weight = 1 / (sum(alike) if same else len(alike) - sum(alike))
+            assert (batch.targets[found[pair]], batch.weights[found[pair]]) == pytest.approx((target, weight))
+
+
+def test_a_batch_of_a_column_of_many_texts(tables):
+    """As many of each label, no text twice, none that states nothing."""
     read = read_labelled(*tables, "--labelled")
-    drawn, epochs = drawn_pairs([read], 2, seed=0)
-    cells = zip(*(column.labels for column in read.columns), strict=True)
-    labels_of_text = dict(zip(read.texts, cells, strict=True))
-    labels_of_text["red 7"] = (frozenset({"red"}), frozenset())
-    for first, second, condition, rating in zip(
-        drawn.sentences1, drawn.sentences2, drawn.conditions, drawn.ratings, strict=True
-    ):
-        of = int(condition == "number of people")
-        labels = labels_of_text[first][of] | labels_of_text[second][of]
-        expected = 1 if len(labels) == 1 else 0.4 if labels == {"red", "yellow"} else 0
-        assert rating == np.float32(expected)
-    stated = stated_texts([read], seed=0)
-    assert {*stated.conditions} == {*ABOUT["color"]["conditions"]}, "missing numbers of people may be there"
-    assert stated.sentences1 == stated.sentences2 == read.texts
-    assert stated.ratings.tolist() == [float(bool(labels_of_text[text][0])) for text in read.texts]
-    assert {*epochs.tolist()} == {1, 2} and {*drawn.conditions} == {w for c in ABOUT.values() for w in c["conditions"]}
-    assert 0.15 < (drawn.ratings == 1).mean() < 0.3
-    again, other = (drawn_pairs([read], 2, seed=seed)[0] for seed in (0, 1))
-    assert again.data_sha256 == drawn.data_sha256 != other.data_sha256
+    column, texts = read.columns[0], [*read.texts, "red 7"]
+    labels_of = [*column.labels, frozenset({"red"})]
+    counts = set()
+    for batch in drawn(indexed(column, read.texts, ["red 7"])):
+        count = len(batch.texts)
+        assert len({*batch.texts.tolist()}) == count and len(batch.pairs) == count * (count - 1) / 2
+        assert len({frozenset(pair) for pair in batch.pairs.tolist()}) == len(batch.pairs)
+        own = [text for text in batch.texts.tolist() if texts[text] != "red 7"]
+        assert [sum(labels_of[text] == {name} for text in own) for name in ("red", "yellow", "blue", "green")] == [12] * 4
+        for (first, second), target in zip(batch.texts[batch.pairs].tolist(), batch.targets, strict=True):
+            labels = labels_of[first] | labels_of[second]
+            assert target == np.float32(1 if len(labels) == 1 else 0.4 if labels == {"red", "yellow"} else 0)
+        for alike in (batch.targets == 1, batch.targets < 1):
+            assert batch.weights[alike].sum() == pytest.approx(1, rel=1e-5) and np.ptp(batch.weights[alike]) == 0
+        counts.add(count)
+    assert counts == {48, 49}
 
 
-def test_texts_that_state_something_are_no_pairs_that_select(tables, few, tmp_path):
-    """Nor are they counted among the rated pairs; the hash of what is learned from has them."""
-    flags = ConditionPoolingFlags(labelled=tables[:1], labels=tables[1:], output=str(tmp_path / "m"))
-    train, validation, table = flags.training().read()
+def test_a_column_of_many_labels_has_pairs_of_one_label():
+    """Two texts of each of 150: a batch has both of some."""
+    column = LabelledColumn(name="n", conditions=("n",), labels=tuple(frozenset({f"{i % 150}"}) for i in range(300)))
+    for batch in drawn(indexed(column, [str(i) for i in range(300)]), count=5):
+        assert len(batch.texts) == 24 and (batch.targets == 1).sum() == 12
+        assert batch.weights[batch.targets == 1] == pytest.approx(1 / 12)
+
+
+def test_large_columns_do_not_drown_small_ones(monkeypatch):
+    """8 and 27 times as many texts make 2 and 3 times as many batches."""
+    columns = [indexed(replace(LETTERS, answers={}, labels=(frozenset("a"),) * n), range(n)) for n in (2, 16, 54)]
+    monkeypatch.setattr(ColumnIndex, "batch", lambda column, random: len(column.texts))
+    found = label_batches(columns, 6000, 0, 1)
+    assert [found.count(n) for n in (2, 16, 54)] == pytest.approx([1000, 2000, 3000], rel=0.1)
+    assert found == label_batches(columns, 6000, 0, 1)
+    assert all(found != label_batches(columns, 6000, *other) for other in ((0, 2), (1, 1)))
+    assert label_batches([], 3, 0, 1) == []
+
+
+def test_texts_that_state_something(tables):
+    """Of a column in which an empty cell means that the text states nothing, each under one of its conditions."""
+    read = read_labelled(*tables, "--labelled")
+    columns = [indexed(column, read.texts, ["red 7"]) for column in read.columns]
+    texts, conditions, stated = stated_texts(columns, 0)
+    assert texts.tolist() == [*range(240)], "missing numbers of people may be there"
+    assert stated.tolist() == [float(bool(labels)) for labels in read.columns[0].labels]
+    assert {*conditions.tolist()} == {10, 11}
+    assert [len(part) for part in stated_texts(columns[1:], 0)] == [0, 0, 0]
+
+
+class OneState:
+    """In place of the cache: each text is one token, whose state is a number of it; noted are the texts."""
+
+    def __init__(self):
+        self.asked = []
+
+    def states_of(self, texts, config, **options):
+        self.asked.append(list(texts))
+        states = [np.full((1, config.states_dim), len(text)) for text in texts]
+        return StoredStates.of(states, config.states_dim), np.zeros((len(texts), 4), np.float32)
+
+
+def test_a_fifth_of_the_texts_validates_and_is_not_trained_on(tables, tiny_model, tmp_path):
+    job = ConditionPoolingFlags(
+        labelled=tables[:1], labels=tables[1:], model=str(tiny_model), output=str(tmp_path / "m")
+    ).training()
+    parts, cache = job.read(), OneState()
+    train, validation, table = parts
+    assert len(train) == 0 and len(table) == 240
+    held_out = {*validation.sentences1, *validation.sentences2}
     assert not any(a == b for a, b in zip(validation.sentences1, validation.sentences2, strict=True))
-    assert {*validation.ratings.tolist()} <= {1.0, np.float32(2.6), 5.0}
-    assert len(train) == 0 and len(train.stated) == 192 == len(table) * 4 / 5
-    assert train.counts == {"drawn": len(train.drawn) + 192, "not_applicable": 0}
+    assert {*validation.ratings.tolist()} == {1.0, np.float32(2.6), 5.0}
+    assert {*validation.conditions} == {"color", "number of people"}
+    data, _ = job.share(parts, cache)
+    texts = [text for asked in cache.asked for text in asked]
+    own = [*dict.fromkeys([*table.texts, "red 7"])]
+    [learned] = [asked for asked in cache.asked if "red 7" in asked]
+    assert len(data.rated) == 0 and len(learned) == 192 + 1 and not held_out & {*learned} and {*own} > held_out
+    assert {*texts} <= {*own, *ABOUT["color"]["conditions"], "number of people"}
+    for column, read in zip(data.columns, table.columns, strict=True):
+        cells = dict(zip(table.texts, read.labels, strict=True))
+        names = sorted({name for cell in read.labels for name in cell})
+        for text, labels in zip(column.texts, column.labels, strict=True):
+            assert {name for name, there in zip(names, labels, strict=True) if there} == cells[learned[text]]
+    assert [learned[i] for of_label in data.columns[0].answers for i in of_label] == ["red 7"]
+    assert [*map(len, data.familiar)] == [384, 384], "each text under the first condition of each column"
 
 
-def test_a_model_learns_from_labels_alone(tables, tiny_model, tmp_path):
-    shape = {"layers": (0.0, 1.0), "heads": 4, "head_dim": 16, "dim": 32}
+def test_rated_pairs_and_labelled_texts_share_their_states(tables, tiny_model, tmp_path):
+    """A text of both has one state; with data to validate with, no text is held out."""
+    frame = rated_rows(20, 0)
+    read = read_labelled(*tables, "--labelled")
+    frame.loc[3, ["sentence2", "condition"]] = [read.texts[7], "color"]
+    files = {name: to_csv(rated_rows(20, seed), tmp_path / f"{name}.csv") for seed, name in enumerate(["a", "validation"])}
+    files |= {"train": to_csv(frame, tmp_path / "train.csv")}
+    del files["a"]
+    flags = {"labelled": tables[:1], "labels": tables[1:], "model": str(tiny_model), "output": str(tmp_path / "m")}
+    job, cache = ConditionPoolingFlags(**files, **flags).training(), OneState()
+    data, validation = job.share(job.read(), cache)
+    texts, conditions, *_ = cache.asked[-2:] if "red 7" in cache.asked[-2] else cache.asked[:2]
+    assert len(texts) == len({*texts}) == len({*frame["sentence1"], *frame["sentence2"], *read.texts, "red 7"})
+    assert texts[data.rated.sentence_index[3, 1]] == read.texts[7] == texts[data.columns[0].texts[7]]
+    assert [texts[i] for i in data.rated.sentence_index.T.reshape(-1)] == [*frame["sentence1"], *frame["sentence2"]]
+    assert [conditions[i] for i in data.rated.condition_index] == [*frame["condition"]]
+    assert [conditions[i] for i in data.columns[0].wordings] == ABOUT["color"]["conditions"]
+    assert data.familiar[0].tolist() == data.rated.under()[0].tolist()
+    assert (data.states.conditions[:, 0] == [len(condition) for condition in conditions]).all()
+
+
+def test_a_model_learns_from_labels_alone(tables, tiny_model, tmp_path, monkeypatch):
+    monkeypatch.setattr(condition_head, "LEAST_BATCHES", 32)
+    shape = {"layers": (0.0, 1.0), "heads": 4, "head_dim": 16, "hidden": 16, "dim": 32}
     shape |= {"epochs": 4, "dropout": 0.1, "learning_rate": 1e-2}
     job = ConditionPoolingFlags(
         labelled=tables[:1], labels=tables[1:], **shape, model=str(tiny_model), output=str(tmp_path / "m")
@@ -238,13 +353,6 @@ def test_the_nearest_by_hand():
 def test_without_data_there_is_no_fit(tables, tmp_path, flags):
     with pytest.raises(RequestError, match="expected"):
         train_here(ConditionPoolingFlags(**flags, output=str(tmp_path / "m")))
-
-
-@pytest.mark.parametrize("teachers", [{"teachers": 1}, {"teacher_models": ("minilm-conditional-v2",)}])
-def test_teachers_without_rated_pairs_are_refused(tables, tmp_path, teachers):
-    """They rate the sentences of these pairs under further conditions."""
-    with pytest.raises(RequestError, match="--train: expected rated pairs for --teachers"):
-        train_here(ConditionPoolingFlags(labelled=tables[:1], **teachers, output=str(tmp_path / "m")))
 
 
 @pytest.mark.parametrize("names", [(("a.csv", "b/a.csv"), ()), (("a.csv",), ("a.json", "b/a.json"))])

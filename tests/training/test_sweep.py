@@ -76,7 +76,7 @@ def test_a_grid_that_is_none_is_refused(tmp_path, grid, said):
         ({"dropout": {"normal": [0, 1]}}, "got: normal, which is none of choice, uniform"),
         ({"dropout": {"uniform": [0, 2]}}, "--dropout: expected a share"),
         ({"layers": {"randint": [1, 4]}}, "got: layers 3"),
-        ({"teachers": {"choice": [1]}}, "'teachers', which is none of"),
+        ({"nested": {"choice": [1]}}, "'nested', which is none of"),
     ],
 )
 def test_a_space_that_is_none_is_refused(tmp_path, space, said):
