@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from raycase.index.index import Index
+    from raycase.models.configs import ScorerConfig
     from raycase.models.fine_tuned import Scorer
     from raycase.tokens.words import Word
 
@@ -314,13 +315,13 @@ def _line(row: Mapping[str, Any], column: str, words: Sequence[Word], *, styles:
 # ------------------------------------------------------------------------------------------------------ re-ranking
 
 
-def find_scorer(model: str, *, conditional: bool) -> Any:
+def find_scorer(model: str, *, conditional: bool) -> ScorerConfig:
     """The configuration of a model that scores pairs. Raises RequestError for another, and for missing conditions."""
-    from raycase.models.configs import EmbedderConfig
+    from raycase.models.configs import ScorerConfig
     from raycase.models.registry import resolve
 
-    config: Any = resolve(model)
-    if isinstance(config, EmbedderConfig):
+    config = resolve(model)
+    if not isinstance(config, ScorerConfig):
         raise RequestError(f"--rerank: expected a model that scores pairs (as a cross-encoder), got {model}")
     if config.known_conditions is None and not conditional:
         raise RequestError(

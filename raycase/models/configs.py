@@ -33,15 +33,8 @@ from raycase.io.schema import SCORE
 from raycase.io.storage import locate, sha256_of_file
 from raycase.io.vectors import cosines
 from raycase.models.embedder import Embedder
-from raycase.models.fine_tuned import (
-    PromptEncoder,
-    Scorer,
-    read_elsewhere,
-    starting_encoder,
-    training_options,
-    with_dropout,
-)
-from raycase.models.model_folder import EXTRA
+from raycase.models.fine_tuned import PromptEncoder, Scorer, starting_encoder, training_options, with_dropout
+from raycase.models.model_folder import EXTRA, read_elsewhere
 from raycase.models.pairs import CONDITION, SENTENCE, Encoded, RatedTexts, check_accepted, prepare, prompt_sets
 
 NOT_SAVED = ("name", "encoder", "folder", "cut")  # fields that no system chooses by training
@@ -55,6 +48,7 @@ class SystemConfig(ABC):
     """
 
     SYSTEM: ClassVar[str]  # its name in `raycase.json`
+    LOADED: ClassVar[Any]  # the class of the loaded system, of this configuration and an encoder
     FORMULA: ClassVar[str] = "f(s, c)"
     WEIGHTS: ClassVar[str] = EXTRA  # the file of those beside the encoder's
     known_conditions: ClassVar[tuple[str, ...] | None] = None  # the only ones that it accepts, () for none; None: any
@@ -157,9 +151,9 @@ class SystemConfig(ABC):
         choices = {name: value for name, value in self.choices.items() if value is not None}
         return choices | ({"extra": own_weights} if own_weights else {})
 
-    @abstractmethod
     def load(self, **options: Any) -> Any:
         """Load the weights; `options` are those of `raycase.encoder.loading.load_encoder`."""
+        return self.LOADED(self, load_encoder(self.encoder, **options))
 
     def load_extra(self, module: nn.Module) -> None:
         """Load the weights beside the encoder's; does nothing before training."""
@@ -210,7 +204,8 @@ class EmbedderConfig(SystemConfig):
 class PromptEncoderConfig(EmbedderConfig):
     """A bi-encoder: f of sentence and condition as one text, by one prompt."""
 
-    SYSTEM: ClassVar[str] = "bi-encoder"
+    SYSTEM = "bi-encoder"
+    LOADED = PromptEncoder
 
     @property
     def fixed(self) -> dict[str, Any]:
@@ -230,17 +225,14 @@ class PromptEncoderConfig(EmbedderConfig):
         template = SENTENCE if conditions is None else prompts.pair
         return prepare(self.encoder, sentences, conditions, of_pairs=[template])
 
-    def load(self, **options: Any) -> PromptEncoder:
-        return PromptEncoder(self, load_encoder(self.encoder, **options))
-
 
 @dataclass(frozen=True, kw_only=True)
 class SentenceEncoderConfig(PromptEncoderConfig):
     """f(s): the sentence alone."""
 
-    SYSTEM: ClassVar[str] = "sentence-encoder"
-    FORMULA: ClassVar[str] = "f(s)"
-    known_conditions: ClassVar[tuple[str, ...] | None] = ()
+    SYSTEM = "sentence-encoder"
+    FORMULA = "f(s)"
+    known_conditions = ()
 
 
 def sentence_encoder(model: str, *, pooling: Pooling | None = None) -> SentenceEncoderConfig:
@@ -253,15 +245,17 @@ def sentence_encoder(model: str, *, pooling: Pooling | None = None) -> SentenceE
 class ScorerConfig(SystemConfig):
     """A fine-tuned system that scores pairs of sentences (`Scorer`), each read as one sequence; it does not embed."""
 
-    APART: ClassVar[int] = 0  # its first texts that are pooled each by itself, beside [CLS]
+    def load(self, **options: Any) -> Scorer:
+        scorer: Scorer = super().load(**options)
+        self.load_extra(scorer.head)
+        return scorer
 
     def tokenize_pairs(
         self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str] | None = None
     ) -> TokenBatch:
-        """Each pair as one sequence, behind it its condition where the system accepts one; long sentences are cut."""
-        of_pairs = [sentences1, sentences2, *([] if self.known_conditions == () else [conditions or ()])]
-        rows = list(zip(*of_pairs, strict=True))
-        return separated(load_tokenizer(self.encoder), rows, shortened=2, apart=self.APART)
+        """Each pair as one sequence, behind it its condition; long sentences are cut."""
+        rows = list(zip(sentences1, sentences2, conditions or (), strict=True))
+        return separated(load_tokenizer(self.encoder), rows, shortened=2)
 
     def prepare_pairs(
         self, firsts: Sequence[str], seconds: Sequence[str], conditions: Sequence[str] | None

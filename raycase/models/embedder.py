@@ -174,7 +174,7 @@ class Embedder(LoadedSystem):
         raise ValueError(f"expected a model that weighs words, got {self.config.name}")
 
     @checks_types
-    def word_weights(self, sentences: Texts, conditions: Texts | None) -> list[list[Word]]:
+    def word_weights(self, sentences: Texts, conditions: Texts) -> list[list[Word]]:
         """How much each pair's condition weighs each word of its sentence: N, N -> N lists of words.
 
         A single string is the condition of every sentence. The list is empty for a pair that cannot be embedded; words
@@ -188,8 +188,6 @@ class Embedder(LoadedSystem):
             >>> text[heaviest.start : heaviest.end]
             'red'
         """
-        if conditions is None:
-            raise ValueError("expected conditions, got none: without one, no words are weighed")
         texts = as_texts(sentences, "sentences")
         prepared = self.config.prepare(texts, each_condition(conditions, texts))
         weights, distinct = self.token_weights(prepared), list(dict.fromkeys(texts))
