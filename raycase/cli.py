@@ -146,11 +146,11 @@ def parse(arguments: Sequence[str]) -> Any:
     if not follows and not {"-h", "--help", HELP_ALL} & {*own}:
         wanted = f"expected -- and the words of `raycase {command.over}` after the command's own"
         _fail(f"{command.name}: {wanted}, as: {command.file.EXAMPLE}", 2)
-    return _parse(own).over(_parse([command.over, *follows]))
+    return _parse(own, **({"training": _parse([command.over, *follows])} if follows else {}))
 
 
-def _parse(arguments: Sequence[str]) -> Any:
-    """`parse` of one command's words: its name, perhaps a system's, and flags."""
+def _parse(arguments: Sequence[str], **more_fields: Any) -> Any:
+    """`parse` of one command's words: its name, perhaps a system's, and flags; and fields that are no words of it."""
     words, prog, line, example = [*arguments], "raycase", DESCRIPTION, ""
     flags: Any = COMMANDS
     while words and isinstance(flags, Mapping) and (name := words[0].replace("_", "-")) in flags:
@@ -166,7 +166,7 @@ def _parse(arguments: Sequence[str]) -> Any:
         with redirect_stderr(wrong):
             if isinstance(flags, Mapping):
                 return _list(flags, words).cli(prog=prog, args=words, description=line, config=SETTINGS)
-            read = read_in_groups(flags, short=prog if is_short else "")
+            read = read_in_groups(flags, short=prog if is_short else "", **more_fields)
             return tyro.cli(read, prog=prog, args=words, config=SETTINGS)
     except SystemExit as stop:
         if example and not stop.code:
@@ -213,7 +213,7 @@ def _print_result(result: Result) -> None:
 
 
 @contextmanager
-def stopping_at_once(*, resumes: bool = True) -> Iterator[None]:
+def stopping_at_once(*, resumes: bool) -> Iterator[None]:
     """SIGINT and SIGTERM print how to go on and end the process: `ray job stop` gives 3 s, Ray's shutdown takes more.
 
     Ray drops the units in flight when its driver is gone; files that are written are whole.

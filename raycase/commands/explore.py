@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from raycase.commands.flags import Advanced, OfIndex
+from raycase.commands.flags import OfIndex
 from raycase.errors import MOST_LABEL, at_least, visible
+from raycase.names import Advanced
 
 MOST_ROWS = 200_000
 MOST_CLUSTERS = 24

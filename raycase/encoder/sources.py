@@ -177,6 +177,8 @@ def load_tokenizer(spec: EncoderSpec) -> PromptTokenizer:
     _hide_special(fast)
     if spec.lower_case:
         fast.normalizer = normalizers.Sequence([normalizers.Lowercase(), *filter(None, [fast.normalizer])])
+    if spec.end_token is not None and fast.token_to_id(spec.end_token) is None:
+        raise RequestError(f"{spec.source}: expected the end token {spec.end_token!r} in its tokenizer, got none")
     return PromptTokenizer(
         tokenizer=fast,
         max_tokens=spec.max_tokens,

@@ -20,6 +20,7 @@ from raycase.io.storage import fingerprint, locate
 from raycase.io.vectors import l2_normalize
 from raycase.job.runner import Runner
 from raycase.job.verify import FinishedOutput, open_written, read_manifest, read_rows
+from raycase.names import STALL_TIMEOUT
 
 GROUP_ROWS, BLOCK_ROWS = 16384, 2**18  # about the most queries of a group, and vectors that are held at a time
 NEIGHBOUR = "neighbour"
@@ -39,7 +40,7 @@ def join(
     shares: Mapping[str, float] | None = None,
     exclude_same: str | None = None,
     overwrite: bool = False,
-    stall_timeout: float = 60.0,
+    stall_timeout: float = STALL_TIMEOUT,
     group_rows: int = GROUP_ROWS,
     block_rows: int = BLOCK_ROWS,
 ) -> dict[str, int]:

@@ -31,7 +31,7 @@ from raycase.io.schema import (
 )
 from raycase.io.storage import locate
 from raycase.io.vectors import int8_numbers, l2_normalize, peak_normalize, sign_bits
-from raycase.names import Compute, Dtype, OnLong, OnUnknown
+from raycase.names import Compile, Compute, Dtype, OnLong, OnUnknown
 from raycase.tokens.stored import StoredTokens, TokenFormat
 
 if TYPE_CHECKING:  # torch, which takes seconds to import
@@ -46,7 +46,6 @@ EMBEDDINGS, SCORES = "embeddings", "scores"  # folders of units: of `raycase emb
 CHUNKED = "chunk"  # in the configuration of a job that cuts texts: as `IndexMetadata.chunk`
 FULL_DIGITS = 0x400  # the bits of 6.1e-5, the smallest float16 with all of its digits
 SMALL = {"int8": int8_numbers, "binary": sign_bits}  # what is written in place of vectors of float32
-Compile = Literal["auto", "on", "off"]
 Computed = list[tuple[pa.Field, pa.Array]]  # columns of the output
 
 

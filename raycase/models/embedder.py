@@ -171,7 +171,7 @@ class Embedder(LoadedSystem):
 
     def token_weights(self, prepared: Prepared) -> list[np.ndarray]:
         """The weights of the text tokens of each distinct pair: M of (T,), whose sum is 1, (0,) for a refused pair."""
-        raise ValueError(f"expected a model that weighs words, got {self.config.name}")
+        raise RequestError(f"expected a model that weighs words (as condition-pooling), got {self.config.name}")
 
     @checks_types
     def word_weights(self, sentences: Texts, conditions: Texts) -> list[list[Word]]:

@@ -49,6 +49,8 @@ def prepare(
     tokens: Callable[[list[tuple[str, str]]], TokenBatch] | None = None,
 ) -> Prepared:
     """Tokenise each distinct pair, sentence and condition once, by their templates; pairs also by `tokens`."""
+    if conditions is not None and len(conditions) != len(sentences):
+        raise ValueError(f"expected as many conditions as sentences, got {len(conditions)} and {len(sentences)}")
     of_conditions = () if conditions is None else of_conditions
     by_sentence = Indexed.of(sentences)
     by_condition = Indexed.of(conditions or [""] * len(sentences))

@@ -15,7 +15,7 @@ from raycase.commands.score import ScoreFlags, check_score
 from raycase.commands.search import SearchFlags, search
 from raycase.commands.train import ProjectorFlags
 from raycase.commands.train import check_request as check_training
-from raycase.commands.tune import Sweep
+from raycase.commands.tune import TuneFlags
 from raycase.errors import RequestError
 from raycase.io.places import HTML, OF_INDEX, PARQUET, File, Folder, check_paths, claim
 from raycase.io.storage import locate
@@ -129,7 +129,7 @@ def test_every_job_compares_its_places(here):
     refuse(OVER, index, IndexFlags(embeddings=("out",), output="out"))
     refuse(OVER, join, JoinFlags(query_vectors="out", vectors="other", output="out"))
     data = {"train": "q.csv", "validation": "data/a.csv", "output": "new"}
-    for check in (lambda job: check_training(job, {}, ()), lambda job: Sweep(grid="table7", training=job).check()):
+    for check in (lambda job: check_training(job, {}, ()), lambda job: TuneFlags(grid="table7", training=job).check()):
         job = ProjectorFlags(**data)
         check(job)
         refuse(OVER, check, replace(job, model="model", output="model"))
