@@ -19,7 +19,7 @@ from raycase.io.schema import CONDITION, EMBEDDING, ID, RANK, SCORE, embedding_n
 from raycase.io.storage import fingerprint, locate
 from raycase.io.vectors import l2_normalize
 from raycase.job.runner import Runner
-from raycase.job.verify import FinishedOutput, open_written, read_manifest, read_rows
+from raycase.job.verify import FinishedOutput, open_written, read_rows
 from raycase.names import STALL_TIMEOUT
 
 GROUP_ROWS, BLOCK_ROWS = 16384, 2**18  # about the most queries of a group, and vectors that are held at a time
@@ -51,7 +51,7 @@ def join(
     places = {"--query-vectors": query_vectors, "--vectors": vectors}
     outputs = {flag: open_written(uri, flag) for flag, uri in places.items()}
     _check_alike(outputs, shares, exclude_same)
-    manifests = [read_manifest(written.output)["manifest_files_sha256"] for written in outputs.values()]
+    manifests = [written.manifest["manifest_files_sha256"] for written in outputs.values()]
     asked = outputs["--query-vectors"]
     name = fingerprint([manifests, group_rows, k, exclude_same, *([shares] if shares else [])])
     results = (NEIGHBOURS,)
@@ -72,7 +72,7 @@ def join(
     if lost := sum(group[0] not in there for group in groups):
         missed = f"{lost} of {len(groups)} groups of queries are missing"
         raise WorkError(f"{root.uri}: {missed}; run the same command again")
-    count = read_manifest(asked.output)["pairs"] // (len(asked.job_file.config["conditions"]) if shares else 1)
+    count = asked.manifest["pairs"] // (len(asked.job_file.config["conditions"]) if shares else 1)
     rows = ds.dataset(folder.path, filesystem=folder.fs, format="parquet")
     found = count - rows.count_rows(filter=ds.field(RANK) == 1)
     return {"queries": count, "queries_without_neighbours": found, "neighbours": rows.count_rows()}

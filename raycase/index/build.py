@@ -61,9 +61,9 @@ from raycase.io.schema import (
 )
 from raycase.io.storage import Location, fingerprint, locate
 from raycase.io.vectors import l2_normalize
+from raycase.job.output import UnitFile
 from raycase.job.results import CHUNKED
-from raycase.job.units import UnitFile
-from raycase.job.verify import FinishedOutput, open_written, read_manifest
+from raycase.job.verify import FinishedOutput, open_written
 from raycase.names import Language
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def _new_metadata(sources: Sequence[FinishedOutput]) -> IndexMetadata:
     if not sources:
         raise RequestError("--embeddings: expected an output of `raycase embed` for a new index, got none")
     config = sources[0].job_file.config
-    name = read_manifest(sources[0].output)["model"]["name"]
+    name = sources[0].manifest["model"]["name"]
     return IndexMetadata(model=config["model"], name=name, dtype=config["dtype"], chunk=config.get(CHUNKED, []))
 
 

@@ -184,17 +184,13 @@ def find_columns(
     if id is not None and not pa.types.is_integer(types[id]):
         types[id] = pa.string()
     for name in columns.keep if second is None else ():  # scores are not indexed
-        problem = None
-        if not name or {*name} & {*".`\0"}:
-            problem = "a name that is empty or has a dot, a backtick or a NUL"
-        elif name in (*RESERVED_COLUMNS, *OF_ANSWERS, *OF_LANCE):
-            problem = "a name that an index or its answers have for themselves"
-        if problem:
-            raise RequestError(
-                f"--keep-columns: {uri}: expected kept columns that an index can have, got "
-                f"{visible(repr(name), MOST_LABEL)} with {problem}; rename it in the input, or pass --keep-columns "
-                "without it"
-            )
+        shown = visible(repr(name), MOST_LABEL)
+        got = f"--keep-columns: {uri}: expected kept columns that an index can have, got {shown} with a name that"
+        advice = "; rename it in the input, or pass --keep-columns without it"
+        taken = {*RESERVED_COLUMNS, *OF_ANSWERS, *OF_LANCE}
+        odd = f"{got} is empty or has a dot, a backtick or a NUL{advice}"
+        reserved = f"{got} an index or its answers have for themselves{advice}"
+        check_problems({odd: not name or {*name} & {*".`\0"}, reserved: name in taken})
     return replace(columns, types=types)
 
 

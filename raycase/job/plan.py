@@ -23,8 +23,8 @@ from raycase.io.places import claim
 from raycase.io.schema import parquet_bytes, parquet_table
 from raycase.io.source import InputFile, Span
 from raycase.io.storage import Location, fingerprint
-from raycase.job.output import JobFile, Sharing, read_job
-from raycase.job.units import PlannedSpan, RowRange, Units, finished
+from raycase.job.output import JobFile, RowRange, Sharing, Units, finished, read_job
+from raycase.job.units import PlannedSpan
 
 if TYPE_CHECKING:  # its import takes seconds, and workers do not need it
     from raycase.job.request import Request

@@ -30,11 +30,7 @@ def test_an_id_of_two_rows_ends_the_job_whatever_its_units_and_nothing_takes_it(
         assert (error.value.result["rows_out"], error.value.result["rows_rejected"]) == (5, 1)
     with pytest.raises(WorkError, match=r"several rows with the id 'same'; several rows with the id 'b'$"):
         verify(job.output)
-    manifest = Output(job.output).manifest
-    for values in ({}, {"repeated_ids": None}):  # None: of a job that did not look for them
-        kept = {name: value for name, value in (manifest.read_json() | values).items() if value is not None}
-        manifest.put_json(kept)
-        refuse({"embeddings": (job.output,), "output": str(tmp_path / "i")}, "^--embeddings: .* 'same', 'b'; mend")
+    refuse({"embeddings": (job.output,), "output": str(tmp_path / "i")}, "^--embeddings: .* 'same', 'b'; mend")
     assert not (tmp_path / "i").exists()
 
 
