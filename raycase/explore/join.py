@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from raycase.errors import RequestError, WorkError, check_problems
+from raycase.errors import WorkError, check_problems
 from raycase.io.places import begin, check_held, claim
 from raycase.io.schema import CONDITION, EMBEDDING, ID, RANK, SCORE, embedding_numbers, parquet_bytes
 from raycase.io.storage import fingerprint, locate
@@ -80,28 +80,29 @@ def join(
 
 def _check_alike(outputs: Mapping[str, FinishedOutput], shares: Mapping[str, float], exclude_same: str | None) -> None:
     """Refuse outputs that cannot be joined; they are by flag, the queries' first."""
+    problems: dict[str, object] = {}
     for flag, written in outputs.items():
-        if not written.names:
-            raise RequestError(f"{flag}: expected vectors in {written.output.root.uri}, got none")
-        columns = [ID, *written.job_file.config["keep_columns"]]
-        if exclude_same and exclude_same not in columns:
-            raise RequestError(f"--exclude-same: expected one of {', '.join(columns)}, got {exclude_same!r}")
+        config = written.job_file.config
+        columns, unknown = [ID, *config["keep_columns"]], {*shares} - {*(config["conditions"] or ())}
+        known, under = f"conditions that each row of {flag} has a vector under", min(unknown, default=None)
+        same = f"--exclude-same: expected one of {', '.join(columns)}, got {exclude_same!r}"
+        problems |= {
+            f"{flag}: expected vectors in {written.output.root.uri}, got none": not written.names,
+            same: (exclude_same or ID) not in columns,
+            f"--condition: expected {known}, got {under!r}": unknown,
+        }
     queries, vectors = outputs.values()
     asked, there = queries.job_file.config, vectors.job_file.config
     both = asked["conditions"] and there["conditions"] and not shares
     lacks = min({*asked["conditions"]} - {*there["conditions"]}, default=None) if both else None
     another = fingerprint(asked["model"]) != fingerprint(there["model"])
     mixed = queries.unconditional != vectors.unconditional
-    problems = {
+    problems |= {
         "--vectors: expected vectors of the queries' model, got another's; embed them with one model": another,
         "--vectors: expected both under conditions or both without, got one of each": mixed,
         f"--vectors: expected vectors under all conditions of the queries, got none under {lacks!r}": lacks is not None,
     }
     check_problems(problems)
-    for flag, config in zip(outputs, (asked, there), strict=True):
-        expected = f"--condition: expected conditions that each row of {flag} has a vector under"
-        if unknown := {*shares} - {*(config["conditions"] or ())}:
-            raise RequestError(f"{expected}, got {min(unknown)!r}")
 
 
 def _cut(written: FinishedOutput, rows: int) -> list[tuple[int, int]]:

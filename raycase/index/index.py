@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +33,7 @@ from raycase.index.query_encoder import QueryEncoder
 from raycase.index.rows import FEW, IndexRows
 from raycase.index.text_index import fused, fused_ranks, matching
 from raycase.index.topk import Block, Nearest, merge_top_k
-from raycase.index.weighted_search import Question, Term, check_weights, parts_column
+from raycase.index.weighted_search import MOST_COMBINED, Question, Term, check_weights, parts_column
 from raycase.io.locks import Shared, exclusive
 from raycase.io.schema import CONDITION, HAS_TOKENS, ID, RANK, TEXT, UNCONDITIONAL, VECTOR
 from raycase.io.storage import locate
@@ -41,24 +41,14 @@ from raycase.io.vectors import l2_normalize
 from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.models.embedder import Embedder, Texts, as_texts
 
-if TYPE_CHECKING:
-    pass
-
 LEAST_STATED = 0.5  # probability
-WITH_STATED = (
-    "that are pooled from stored tokens by a model trained on labelled texts (embed with --any-condition, and index "
-    "that output alone)"
-)
 QUERIES = 1024  # under one condition that are answered at a time
 COSINES = 2**25  # of queries and ids held at a time where conditions are combined
-MOST_COMBINED = 64  # conditions whose cosines are averaged
 AWAY = 4  # times as many candidates where a weight is negative: what is far under a condition is sketched less well
 CANDIDATES = 10  # times k: rows of each condition whose ids are combined, where a condition is searched approximately
 LEAST_POOLED, POOLED_REFINE = 5000, 50  # candidates by sketches that are pooled: as many, or times k
 
-WEIGHTS_TYPE = pa.list_(
-    pa.struct([pa.field("start", pa.int32()), pa.field("end", pa.int32()), pa.field("weight", pa.float32())])
-)
+WEIGHTS_TYPE = pa.list_(pa.struct({"start": pa.int32(), "end": pa.int32(), "weight": pa.float32()}))
 WEIGHED = 4096  # texts under conditions whose words are weighed at a time
 
 T = TypeVar("T")
@@ -171,7 +161,10 @@ class Index(Shared):
             raise RequestError(f"phrases: expected a condition and an index of condition pooling, got {got}")
         if stated and (weighted or not conditions or not all(map(self.gives_stated, conditions))):
             got = "weights" if weighted else ", ".join(sorted(conditions) or ["none"])
-            raise RequestError(f"stated: expected conditions {WITH_STATED}, got {got}")
+            raise RequestError(
+                "stated: expected conditions that are pooled from stored tokens by a model trained on labelled texts "
+                f"(embed with --any-condition, and index that output alone), got {got}"
+            )
 
     def _answers(self, question: Question, queries: Sequence[int], k: int) -> pa.Table:
         """The answers to some of the sentences."""
@@ -222,10 +215,6 @@ class Index(Shared):
 
     def _combined_candidates(self, question: Question, terms: Sequence[Term], queries: int, k: int) -> int | None:
         """`_candidates` of several conditions, beside the rows that are best under a stored one; 0: these alone."""
-        if len(terms) > MOST_COMBINED:
-            raise RequestError(
-                f"condition: expected one, or no more than the {MOST_COMBINED} that are combined, got {len(terms):,}"
-            )
         options = question.options
         rows = max(self.rows(term.condition) for term in terms)
         if options.exact or not self.metadata.is_approximate(rows):
@@ -361,18 +350,21 @@ class Index(Shared):
         self, asked: str | None, where: str | None = None, *, exact_condition: bool = False
     ) -> tuple[str | None, Callable[[], Iterator[Block]]]:
         """The condition that is searched for the one that was asked (None: unconditional), and what reads the offsets
-        and unit vectors of all rows under it that pass a filter, in blocks. Raises RequestError."""
+        and unit vectors of all rows under it that pass a filter, in blocks. Raises RequestError, also where none do."""
         passing = self._checked(where)
         condition = self.query_encoder.condition_for(asked, exact_condition)
 
         def read() -> Iterator[Block]:
-            found = self.vectors.blocks(condition, passing)
+            found, rows = self.vectors.blocks(condition, passing), 0
             while True:
                 with self.lock, lance_errors(self.root):
                     block = next(found, None)
                 if block is None:
-                    return
+                    break
+                rows += len(block[0])
                 yield block
+            if not rows:
+                raise RequestError("--where: expected a filter that leaves rows, got one that leaves none")
 
         return condition, read
 

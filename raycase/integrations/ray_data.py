@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from raycase.encoder.model_files import DEFAULT_MODEL
-from raycase.errors import names_arguments, normal_words
+from raycase.errors import check_problems, names_arguments, normal_words
 from raycase.io.reader import ROW, check_rows, read_conditions
 from raycase.io.schema import (
     BASIS,
@@ -75,12 +75,12 @@ class Embed:
         on_unknown: OnUnknown = "reject",
         **options: Any,
     ) -> None:
-        if on_unknown not in get_args(OnUnknown):
-            raise ValueError(f"on_unknown: expected one of {', '.join(get_args(OnUnknown))}, got {on_unknown!r}")
         choices = {name: options.pop(name) for name in CHOICES & options.keys()}
         names = _conditions(conditions, resolve_embedder(model, **choices))
-        if names and condition_column is not None:
-            raise ValueError(f"expected conditions or condition_column, got {names} and {condition_column!r}")
+        unknown = f"on_unknown: expected one of {', '.join(get_args(OnUnknown))}, got {on_unknown!r}"
+        both = f"expected conditions or condition_column, got {names} and {condition_column!r}"
+        is_both = names and condition_column is not None
+        check_problems({unknown: on_unknown not in get_args(OnUnknown), both: is_both})
         self.model: Embedder = load(model, **choices, **options)
         columns = Columns(texts=(text_column,), id=None, condition=condition_column, keep=(), types={})
         pairs = RowPairs(columns=columns, conditions=tuple(names) or None, on_unknown=on_unknown)

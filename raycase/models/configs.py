@@ -7,9 +7,10 @@ dimensions, K figures.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import compress
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -295,17 +296,16 @@ def check_room(config: EmbedderConfig, conditions: Sequence[str], flag: str) -> 
                 f"{flag}: expected words that {config.name} can read, with room for a sentence beside them and the "
                 f"prompt, got {condition[:80]!r}: {reason}"
             )
-    check_known(config, conditions, flag)
+    tokenize = load_tokenizer(config.encoder)
+    check_known(config, conditions, map(tokenize.is_unknown, tokenize.parts(conditions)), flag)
     check_alike(prepared, conditions, flag)
 
 
-def check_known(config: EmbedderConfig, texts: Sequence[str], flag: str) -> None:
+def check_known(config: EmbedderConfig, texts: Sequence[str], unknown: Iterable[bool], flag: str) -> None:
     """Refuse a text of which the encoder knows no token: whatever it is, its vector is the same."""
-    tokenize = load_tokenizer(config.encoder)
-    for text, ids in zip(texts, tokenize.parts(texts), strict=True):
-        if tokenize.is_unknown(ids[: tokenize.max_tokens]):
-            got = visible(repr(text), MOST_LABEL)
-            raise RequestError(f"{flag}: expected words, of which {config.name} knows a token, got {got}")
+    for text in compress(texts, unknown):
+        got = visible(repr(text), MOST_LABEL)
+        raise RequestError(f"{flag}: expected words, of which {config.name} knows a token, got {got}")
 
 
 def check_alike(prepared: Prepared, texts: Sequence[str], flag: str) -> None:
