@@ -30,6 +30,7 @@ from raycase.io.schema import (
     check_once,
     embedding_array,
     embedding_numbers,
+    without_views,
 )
 from raycase.job.results import Encoding, RowPairs, VectorResult
 from raycase.job.steps import encode_rows, prepare_rows
@@ -156,8 +157,9 @@ class Pool:
         ids = pa.nulls(len(batch), pa.string())
         rows = pa.table({ID: ids, CODES: batch[CODES], UNCONDITIONAL_PART: batch[UNCONDITIONAL_PART]})
         table, _ = encode_rows(self.model, self.encoding, rows, None)
-        repeated = batch.drop_columns(own).take(table[ROW_OF_PAIR])
-        return repeated.append_column(CONDITION, table[CONDITION]).append_column(EMBEDDING, table[EMBEDDING])
+        others, added = batch.drop_columns(own).take(table[ROW_OF_PAIR]), table.select([CONDITION, EMBEDDING])
+        schema = pa.schema([*others.schema, *added.schema], others.schema.metadata)
+        return pa.table([*others.columns, *added.columns], schema=schema)  # a table without columns can append none
 
 
 def _conditions(conditions: str | Iterable[str], config: EmbedderConfig) -> list[str]:
@@ -175,8 +177,7 @@ def _table(batch: Any, *columns: str) -> pa.Table:
     for name in columns:
         check_once(name, batch.column_names, "a batch")
     for i, field in enumerate(batch.schema):
-        taken = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(field.type)
-        if taken is not None:  # `take` does not support views
+        if (taken := without_views(field.type)) != field.type:
             batch = batch.set_column(i, field.with_type(taken), batch[i].cast(taken))
     return batch
 

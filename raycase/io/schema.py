@@ -229,12 +229,22 @@ def check_once(name: str, names: Sequence[str], where: str, advice: str = "") ->
 
 def _written_type(type_: pa.DataType) -> pa.DataType:
     """The type in which a column is written: one for all integers and one for all floats, so that files agree."""
-    type_ = storage_type(type_)
+    type_ = storage_type(without_views(type_))
     if pa.types.is_integer(type_) and not pa.types.is_uint64(type_):
         return pa.int64()
     if pa.types.is_floating(type_):
         return pa.float64()
     return pa.string() if pa.types.is_null(type_) else type_
+
+
+def without_views(type_: pa.DataType) -> pa.DataType:
+    """The type with strings and bytes in place of views of them, of which Arrow's `take` knows none."""
+    if pa.types.is_struct(type_):
+        return pa.struct([field.with_type(without_views(field.type)) for field in type_])
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        several = pa.list_ if pa.types.is_list(type_) else pa.large_list
+        return several(type_.value_field.with_type(without_views(type_.value_type)))
+    return {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(type_, type_)
 
 
 def storage_type(type_: pa.DataType) -> pa.DataType:

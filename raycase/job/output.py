@@ -100,7 +100,10 @@ def read_job(output: Output) -> JobFile:
         values = from_json(dict[str, Any], output.job_file.read_json())
         if not ("config" in values and values.get("format") != FORMAT):
             made = {name: value for name, value in values.items() if name not in ("format", "fingerprint")}
-            return from_json(JobFile, made)
+            job = from_json(JobFile, made)
+            if job.fingerprint != values.get("fingerprint"):  # its units would be dropped as another job's
+                raise ValueError("another configuration than its fingerprint is of; put the file back as it was")
+            return job
     raise RequestError(f"{output.root.uri}: written by another version of raycase, 0.2 or earlier: embed again")
 
 

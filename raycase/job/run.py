@@ -19,7 +19,7 @@ from raycase.job.request import Request
 from raycase.job.results import TokenResult
 from raycase.job.runner import Runner, progress_bar
 from raycase.job.sample import choose_basis
-from raycase.job.units import UnitLine, WrittenUnit
+from raycase.job.units import DamagedError, UnitLine, WrittenUnit
 from raycase.job.verify import listed_defects, repeated_ids, several_rows
 
 COUNTS = ("rows_in", "rows_out", "rows_rejected", "rows_truncated", "pairs", "distinct_pairs")
@@ -144,8 +144,11 @@ def _account(
     if progress.units or not output.manifest.exists():
         values["repeated_ids"] = repeated_ids(output, job_file.config, units.names, runner)
         write_manifest(output, lines.of(units), values)
-    manifest, written = read_manifest(output)
-    for defect in listed_defects(output, manifest, written):
+    advice = "; remove manifest.json and manifest_files.parquet and run the same command again"
+    with expecting(f"{output.root.uri}: expected a whole manifest", DamagedError, advice=advice, raises=WorkError):
+        manifest, written = read_manifest(output)
+        defects = list(listed_defects(output, manifest, written))
+    for defect in defects:
         raise WorkError(f"{output.root.uri}: {defect}; remove the file and run the same command again")
     result = {name: manifest[name] for name in COUNTS} | this_run
     result |= {"output": output.root.uri, "manifest": output.manifest.uri}

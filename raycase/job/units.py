@@ -211,9 +211,15 @@ def parsed(data: bytes | BinaryIO, uri: str, columns: list[str] | None = None) -
 
 def read_line(output: Output, name: str) -> UnitLine:
     """The manifest's line of a unit that an earlier run wrote, made from its files. Raises WorkError."""
-    data = (output.units / name).read()
-    parsed(data, (output.units / name).uri)
-    rejected = (output.rejected / name).read() if UnitFile.parse(name).rows_rejected else None
+    unit, uri, rejected = UnitFile.parse(name), (output.units / name).uri, None
+    wanted, advice = f"expected {uri} and its rejected rows", "; remove it and run the same command again"
+    with expecting(wanted, DamagedError, FileNotFoundError, advice=advice, raises=WorkError):
+        data = (output.units / name).read()
+        parsed(data, uri)
+        if unit.rows_rejected:
+            rejected = (output.rejected / name).read()
+            if (rows := len(parsed(rejected, (output.rejected / name).uri))) != unit.rows_rejected:
+                raise DamagedError(f"{rows} rows in rejected/{name}")
     return _line(name, data, rejected)
 
 

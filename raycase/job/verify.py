@@ -85,7 +85,7 @@ def listed_defects(output: Output, manifest: Mapping[str, Any], lines: pa.Table)
         if manifest[total] != value:
             yield f"manifest.json: {total} is {manifest[total]}, its files add up to {value}"
     if read_job(output).fingerprint != manifest["fingerprint"]:
-        yield "job.json: another fingerprint than manifest.json"
+        yield "manifest.json: another fingerprint than job.json"
     sizes, rejected = output.units.list(), output.rejected.list()
     file, next_row = -1, 0  # the manifest is in the order of the input
     for line in chain.from_iterable(batch.to_pylist() for batch in lines.to_batches(max_chunksize=LINES_AT_ONCE)):
@@ -100,10 +100,10 @@ def listed_defects(output: Output, manifest: Mapping[str, Any], lines: pa.Table)
             yield f"{output.results}/{name}: missing"
         elif size != line["bytes"]:
             yield f"{output.results}/{name}: {size} bytes, the manifest has {line['bytes']}"
-        elif line["rows_rejected"] and name not in rejected:
-            yield f"rejected/{name}: missing"
-    for name in sorted(sizes):
-        yield f"{output.results}/{name}: not in the manifest"
+        elif line["rows_rejected"] and rejected.pop(name, None) is None:
+            yield f"{output.results}/{name}: its rejected/{name}: missing"
+    for folder, names in ((output.results, sizes), ("rejected", rejected)):
+        yield from (f"{folder}/{name}: not in the manifest" for name in sorted(names))
 
 
 def _file_defects(output: Output, config: Mapping[str, Any], dim: int, lines: pa.Table, runner: Runner) -> list[str]:
