@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -158,6 +159,7 @@ def _parse(arguments: Sequence[str], **more_fields: Any) -> Any:
         if isinstance(flags, Command):
             flags, line, example = flags.flags, flags.line, flags.file.EXAMPLE
         example = example.replace("SYSTEM", name) if isinstance(flags, type) else example
+    _check_lists(flags, words)
     words = [*with_config(words)]
     is_short = bool({"-h", "--help"} & {*words})  # the flags that people use; --help-all: all
     words = ["--help" if word == HELP_ALL else word for word in words]
@@ -175,6 +177,15 @@ def _parse(arguments: Sequence[str], **more_fields: Any) -> Any:
     finally:
         for text in wrong.getvalue().splitlines():
             note(text)
+
+
+def _check_lists(flags: Any, words: Sequence[str]) -> None:
+    """Exit where a flag that takes several values is there twice, for of those the last alone would be read."""
+    given = [word.partition("=")[0].replace("_", "-") for word in words if word.startswith("--")]
+    for field in fields(flags) if isinstance(flags, type) else ():
+        flag = f"--{field.name.replace('_', '-')}"
+        if "tuple" in str(field.type) and given.count(flag) > 1:
+            _fail(f"{flag}: expected it once, with all its values, got it {given.count(flag)} times", 2)
 
 
 def _list(several: Mapping[str, Any], words: Sequence[str]) -> SubcommandApp:

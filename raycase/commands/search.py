@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from raycase.commands.flags import OfIndex, RayFlag
-from raycase.errors import MOST_SHOWN, RequestError, at_least, check_problems, normal_words, note, visible
+from raycase.errors import MOST_SHOWN, RequestError, at_least, check_problems, expecting, normal_words, note, visible
 from raycase.index.options import EFFORTS, MOST_MEMORY, Limits
 from raycase.names import Advanced, Effort
 
@@ -209,7 +209,8 @@ def find_scorer(model: str, *, conditional: bool) -> ScorerConfig:
     from raycase.models.configs import ScorerConfig
     from raycase.models.registry import resolve
 
-    config = resolve(model)
+    with expecting("--rerank: expected a model that scores pairs", RequestError):
+        config = resolve(model)
     if not isinstance(config, ScorerConfig):
         raise RequestError(f"--rerank: expected a model that scores pairs (as a cross-encoder), got {model}")
     if config.known_conditions is None and not conditional:
@@ -224,7 +225,7 @@ def _queries(flags: SearchFlags) -> tuple[list[str], Asked]:
     from raycase.index.weighted_search import weights_of
     from raycase.io.reader import distinct_words
 
-    given = [flag for flag in ("query", "phrase", "queries") if getattr(flags, flag)]
+    given = [f"--{name}" for name in ("query", "phrase", "queries") if getattr(flags, name)]
     weights = weights_of(flags.condition) if "=" in "".join(flags.condition) else {}
     problems = {
         f"expected one of --query, --phrase or --queries, got {' and '.join(given) or 'none'}": len(given) != 1,

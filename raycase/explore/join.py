@@ -88,7 +88,7 @@ def _check_alike(outputs: Mapping[str, FinishedOutput], shares: Mapping[str, flo
         same = f"--exclude-same: expected one of {', '.join(columns)}, got {exclude_same!r}"
         problems |= {
             f"{flag}: expected vectors in {written.output.root.uri}, got none": not written.names,
-            same: (exclude_same or ID) not in columns,
+            same: (ID if exclude_same is None else exclude_same) not in columns,
             f"--condition: expected {known}, got {under!r}": unknown,
         }
     queries, vectors = outputs.values()

@@ -87,6 +87,8 @@ def _unfit(to: File | Folder, uri: str) -> str | None:
             return f"a file, got the folder {uri}"
     place = Path(_resolved(location))
     folders = [place, *place.parents] if location.is_local else []
+    if isinstance(to, File) and (file := next(filter(os.path.isfile, folders[1:]), None)):
+        return f"a place in a folder, got {uri} below the file {file}"
     for folder in folders if isinstance(to, Folder) and to.names != OF_INDEX else folders[1:]:
         if all(os.path.isdir(folder / name) for name in OF_INDEX):
             return f"a place outside the index {folder}, got {location.uri}"

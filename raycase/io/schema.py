@@ -177,7 +177,7 @@ def find_columns(
     columns = Columns(texts=texts, id=id, condition=condition, keep=others, types={})
     check_columns(schema, columns, uri)
     own = {ID: id, CONDITION: condition}  # columns of the output that may have their names in the input, too
-    advice = "is a column of the output; rename it in the input, or leave it out"
+    advice = "is a column of the output; rename it in the input, or pass --keep-columns without it"
     check_problems({f"--keep-columns: {name!r} {advice}": name in written and own.get(name) != name for name in kept})
     types = {name: _written_type(schema.field(name).type) for name in columns.names}
     types |= dict.fromkeys(columns.texts, pa.string())

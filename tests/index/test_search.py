@@ -58,9 +58,11 @@ def test_wrong_searches_are_refused(home, index, tmp_path):
     ask("-k: expected at least 1", k=0)
     ask("^--condition: expected words in every condition, got ' ' at index 0", condition=(" ",))
     ask("expected one of --query, --phrase or --queries, got none", query=())
+    ask("got --query and --queries$", queries="q.csv")
     ask("--phrase: expected the --condition that it answers, got none", query=(), phrase=("heavy rain",))
     ask("expected --condition, --unconditional or conditions in --queries", condition=("color",), unconditional=True)
     ask("expected the index's model nowhere", model="nowhere/at/all")
+    ask("^--rerank: expected a model that scores pairs, got: .*, got 'nowhere'", rerank="nowhere")
 
 
 def test_more_effort_looks_at_more_of_an_index():

@@ -105,6 +105,8 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(here, monkeyp
     monkeypatch.setattr(os, "access", lambda path, mode: str(path) != str(here / "data"))  # as on a read-only disk
     embed = EmbedFlags(input="q.csv", model="model", output="new", unconditional=True, index="data/new/i")
     refuse("^--index: expected a place that can be written, got .*/data/new/i", check_embed, embed)
+    below = SearchFlags(index="i.lance", query=("x",), output="q.csv/x.parquet")
+    refuse("^--output: expected a place in a folder, got q.csv/x.parquet below the file .*/q.csv", search, below)
     check_paths(writes={"--output": File("model/x.parquet", PARQUET)})
 
 
