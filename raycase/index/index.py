@@ -28,7 +28,7 @@ from raycase.index.lance_files import (
     returned_columns,
     sql_and,
 )
-from raycase.index.options import Limits, Options
+from raycase.index.options import OF_APPROXIMATE, Limits, Options, options_of
 from raycase.index.query_encoder import QueryEncoder
 from raycase.index.rows import FEW, IndexRows
 from raycase.index.text_index import fused, fused_ranks, matching
@@ -128,7 +128,7 @@ class Index(Shared):
             >>> answers["text"].to_pylist()
             ['Two girls in red dresses play soccer.']
         """
-        sentences, how = as_texts(sentences, "sentences"), checks_types(Options)(**options)
+        sentences, how = as_texts(sentences, "sentences"), options_of(options)
         both = "hybrid: expected no stated beside it, got both: words do not show what a text states"
         check_problems({f"k: expected at least 1, got {k}": k < 1, both: how.hybrid and how.stated})
         weighted, count, terms = isinstance(conditions, Mapping), len(sentences), list[Sequence[Term]]()
@@ -273,7 +273,7 @@ class Index(Shared):
     ) -> Nearest:
         """The k rows nearest to vectors of any length under a condition of the index (None: unconditional), best first:
         (Q, D) -> cosines (Q, k), row offsets (Q, k); -inf and -1 where the filter leaves fewer. Where there are fewer
-        than k rows, k is their number. options: as of `search`. Raises RequestError."""
+        than k rows, k is their number. options: those of `search` for an approximate index. Raises RequestError."""
         condition = self.query_encoder.spelled(condition)
         if not self.rows(condition):
             names = ", ".join(map(repr, self.metadata.conditions))
@@ -284,8 +284,9 @@ class Index(Shared):
             vectors_QD = np.asarray(vectors_QD, np.float32)
         fits = vectors_QD.ndim == 2 and vectors_QD.shape[1] == dim and np.isfinite(vectors_QD).all()
         wrong = f"vectors_QD: expected finite numbers, (Q, {dim}), got {vectors_QD.shape} or others"
-        check_problems({f"k: expected at least 1, got {k}": k < 1, wrong: not fits})
-        how = checks_types(Options)(**options)
+        how, others = options_of(options), sorted(options.keys() - {*OF_APPROXIMATE})
+        unlike = f"options: expected none but {', '.join(OF_APPROXIMATE)}, got {', '.join(others)}; see `Index.search`"
+        check_problems({f"k: expected at least 1, got {k}": k < 1, wrong: not fits, unlike: others})
         return self._nearest(l2_normalize(vectors_QD), condition, k, self._checked(where), how)
 
     def _nearest(

@@ -276,7 +276,8 @@ class ConditionVectors:
         missing = np.setdiff1d(offsets_B, np.concatenate([np.empty(0, np.int64), *(known for known, _ in found)]))
         for block in self.pooled.blocks(condition, missing):
             blocks = self.remembered.setdefault(condition, [])
-            blocks.append(joined([block]))
+            if not any(np.isin(known, block[0]).any() for known, _ in blocks):  # else another thread pooled them, too
+                blocks.append(joined([block]))
             while len(blocks) > 1 and len(blocks[-1][0]) > len(blocks[-2][0]) // 2:
                 blocks[-2:] = [joined(blocks[-2:])]
             self._forget()
