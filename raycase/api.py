@@ -81,8 +81,7 @@ def load(model: Place = "minilm-conditional-v2", **options: Any) -> Embedder:
     """
     from raycase.models.registry import load as load_system
 
-    system: Embedder = load_system(fspath(model), **options)
-    return system
+    return load_system(fspath(model), **options)
 
 
 @names_arguments

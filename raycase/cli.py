@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -146,11 +147,11 @@ def parse(arguments: Sequence[str]) -> Any:
     if not follows and not {"-h", "--help", HELP_ALL} & {*own}:
         wanted = f"expected -- and the words of `raycase {command.over}` after the command's own"
         _fail(f"{command.name}: {wanted}, as: {command.file.EXAMPLE}", 2)
-    return _parse(own).over(_parse([command.over, *follows]))
+    return _parse(own, **({"training": _parse([command.over, *follows])} if follows else {}))
 
 
-def _parse(arguments: Sequence[str]) -> Any:
-    """`parse` of one command's words: its name, perhaps a system's, and flags."""
+def _parse(arguments: Sequence[str], **more_fields: Any) -> Any:
+    """`parse` of one command's words: its name, perhaps a system's, and flags; and fields that are no words of it."""
     words, prog, line, example = [*arguments], "raycase", DESCRIPTION, ""
     flags: Any = COMMANDS
     while words and isinstance(flags, Mapping) and (name := words[0].replace("_", "-")) in flags:
@@ -158,6 +159,7 @@ def _parse(arguments: Sequence[str]) -> Any:
         if isinstance(flags, Command):
             flags, line, example = flags.flags, flags.line, flags.file.EXAMPLE
         example = example.replace("SYSTEM", name) if isinstance(flags, type) else example
+    _check_lists(flags, words)
     words = [*with_config(words)]
     is_short = bool({"-h", "--help"} & {*words})  # the flags that people use; --help-all: all
     words = ["--help" if word == HELP_ALL else word for word in words]
@@ -166,7 +168,7 @@ def _parse(arguments: Sequence[str]) -> Any:
         with redirect_stderr(wrong):
             if isinstance(flags, Mapping):
                 return _list(flags, words).cli(prog=prog, args=words, description=line, config=SETTINGS)
-            read = read_in_groups(flags, short=prog if is_short else "")
+            read = read_in_groups(flags, short=prog if is_short else "", **more_fields)
             return tyro.cli(read, prog=prog, args=words, config=SETTINGS)
     except SystemExit as stop:
         if example and not stop.code:
@@ -175,6 +177,15 @@ def _parse(arguments: Sequence[str]) -> Any:
     finally:
         for text in wrong.getvalue().splitlines():
             note(text)
+
+
+def _check_lists(flags: Any, words: Sequence[str]) -> None:
+    """Exit where a flag that takes several values is there twice, for of those the last alone would be read."""
+    given = [word.partition("=")[0].replace("_", "-") for word in words if word.startswith("--")]
+    for field in fields(flags) if isinstance(flags, type) else ():
+        flag = f"--{field.name.replace('_', '-')}"
+        if "tuple" in str(field.type) and given.count(flag) > 1:
+            _fail(f"{flag}: expected it once, with all its values, got it {given.count(flag)} times", 2)
 
 
 def _list(several: Mapping[str, Any], words: Sequence[str]) -> SubcommandApp:
@@ -213,7 +224,7 @@ def _print_result(result: Result) -> None:
 
 
 @contextmanager
-def stopping_at_once(*, resumes: bool = True) -> Iterator[None]:
+def stopping_at_once(*, resumes: bool) -> Iterator[None]:
     """SIGINT and SIGTERM print how to go on and end the process: `ray job stop` gives 3 s, Ray's shutdown takes more.
 
     Ray drops the units in flight when its driver is gone; files that are written are whole.

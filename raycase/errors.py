@@ -13,8 +13,11 @@ from functools import wraps
 from inspect import signature
 from pathlib import Path
 from types import MappingProxyType, NoneType
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from unicodedata import normalize
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 Args = ParamSpec("Args")
 Given = TypeVar("Given")
@@ -152,7 +155,7 @@ def check_problems(problems: Mapping[str, object]) -> None:
             raise RequestError(message)
 
 
-def check_ranges(flags: Any, ranges: Mapping[str, tuple[bool, str]] = MappingProxyType({})) -> None:
+def check_ranges(flags: "DataclassInstance", ranges: Mapping[str, tuple[bool, str]] = MappingProxyType({})) -> None:
     """Raise RequestError for the first flag out of range; `ranges`: flag -> (in range?, what is expected).
 
     Whatever the ranges, numbers are finite and within 64 bits, and texts are UTF-8. Every command calls this.

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raycase.io.schema import parquet_bytes
+from raycase.job.manifest import read_lines, totals
 from raycase.job.output import Output, read_job
 from raycase.job.results import result_of
-from raycase.job.verify import read_lines, totals
 
 
 def alter(uri, change):

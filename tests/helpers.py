@@ -240,9 +240,10 @@ def run(job, runner, *, model=None):
 
 def score_here(job, runner=None):
     """The job that scores pairs of sentences in this process, without Ray, or by the runner; gives its result."""
-    from raycase.commands.score import score
+    from raycase.commands.score import check_score
+    from raycase.job.run import run
 
-    return score(job, runner or unit_by_unit())
+    return run(check_score(job), runner or unit_by_unit())
 
 
 def read_scores(uri):

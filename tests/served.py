@@ -4,14 +4,14 @@ from fastapi.testclient import TestClient
 
 from raycase.serve.app import make_app
 from raycase.serve.service import Engine
-from raycase.serve.settings import ServeSettings, check_serve
+from raycase.serve.settings import ServeFlags, check_serve
 
 TOKEN = "0123456789abcdef" * 2
 
 
 def app_of(service, **flags):
     """The app by the flags of `raycase serve`, and what it counted."""
-    settings, counted = check_serve(ServeSettings(**flags)), []
+    settings, counted = check_serve(ServeFlags(**flags)), []
     observe = lambda route, status, _, **more: counted.append((route, status, more))  # noqa: E731 said in one line
     return make_app(Engine(service), settings, observe), counted
 

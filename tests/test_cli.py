@@ -64,6 +64,7 @@ def test_flags_from_a_file(tmp_path, capsys):
     job = parse(["embed", "--config", str(file), "--output", "out", "--actors", "3"])
     assert (job.input, job.output, job.conditions) == ("a.csv", "out", ("the place", "yes"))
     assert job.keep_columns == ("t",)
+    assert parse(["embed", "--config", str(file), "--conditions", "place"]).conditions == ("place",)
     assert (job.any_condition, job.actors) == (False, "3")
     for text, said in (
         ("- a", "a YAML file"),
@@ -109,6 +110,7 @@ def test_the_version_and_a_shell_that_completes_every_flag(capsys):
         (["embeds"], "Available subcommands: demo, embed, verify"),
         (["embed", "--output", "out", "--bogus", "1"], "Unrecognized options: --bogus"),
         (["embed", "--limit"], "--limit"),
+        (["embed", "--keep-columns", "a", "--keep_columns=b"], "--keep-columns: expected it once, with all its values"),
         (["verify"], "OUTPUT"),
         (["train", "tri"], "Available subcommands: case, condition-pooling"),
         (["tune", "case", *FILES], "tune: expected -- and the words of `raycase train`"),

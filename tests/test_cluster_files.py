@@ -18,8 +18,7 @@ from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.scripts.scripts import start
 
 from raycase.cli import parse
-from raycase.commands.embed import actors_of
-from raycase.serve.settings import ServeSettings, check_serve
+from raycase.serve.settings import ServeFlags, check_serve
 
 serve, schema = Later("raycase.ray.serve"), Later("ray.serve.schema")
 LAUNCHER, KUBERAY, DOCKERFILE, CONSTRAINTS = (
@@ -98,7 +97,7 @@ def test_the_ray_job_runs_the_job():
     assert python == "python" and (ROOT / Path(script).relative_to(folder)).exists()
     job = parse(["embed", *arguments])
     assert all(uri.startswith("s3://") for uri in (job.input, *job.conditions, job.output))
-    actors = actors_of(job)
+    actors = job.encoders
     assert (actors.count, actors.gpus) == ((1, GROUPS["gpu"]["maxReplicas"]), 1)
 
 
@@ -128,7 +127,7 @@ def test_the_ray_service_is_the_service(monkeypatch):
     config = schema.ServeDeploySchema(**yaml.safe_load(SERVICE["spec"]["serveConfigV2"]))
     [served] = config.applications
     monkeypatch.setenv("RAYCASE_TOKEN", "0" * 32)
-    check_serve(ServeSettings(**served.args), on_cluster=True)
+    check_serve(ServeFlags(**served.args), on_cluster=True)
     assert pkgutil.resolve_name(served.import_path) is serve.application
     assert [served.name, *(deployment.name for deployment in served.deployments)] == [serve.NAME] * 2
     cluster = SERVICE["spec"]["rayClusterConfig"]

@@ -20,7 +20,7 @@ from served import client_of, refusal
 from raycase.cli import main
 from raycase.io import lance_dataset, s3
 from raycase.serve.service import Service
-from raycase.serve.settings import ServeSettings, check_serve
+from raycase.serve.settings import ServeFlags, check_serve
 
 SECRET = "hunter2secret"  # must never be printed
 MODEL = ["--model", "model", "--prompt", "concat-sc", "--pooling", "mean"]
@@ -204,7 +204,7 @@ BODIES = {
 
 @pytest.fixture(scope="module")
 def client(home):
-    return client_of(Service.load(check_serve(ServeSettings(index=str(home / "i.lance")))))[0]
+    return client_of(Service.load(check_serve(ServeFlags(index=str(home / "i.lance")))))[0]
 
 
 @pytest.mark.parametrize("case", BODIES)

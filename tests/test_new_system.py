@@ -18,7 +18,7 @@ from helpers import cosines, embed_here, read_output, vectors
 import raycase
 from raycase.cli import main, parse
 from raycase.commands.embed import EmbedFlags
-from raycase.commands.train import RatedFlags
+from raycase.commands.systems import RatedFlags
 from raycase.commands.tune import changed
 from raycase.encoder.loading import load_encoder
 from raycase.models.configs import EmbedderConfig

@@ -81,12 +81,13 @@ def test_conditions_that_look_alike_are_one(tiny_model):
 
 
 def test_texts_in_another_type_texts_without_a_known_token_and_no_rows(tiny_model):
-    views = pa.table({"text": pa.array([SMILE, "a dog", None], pa.string_view())})
+    nested = pa.array([["a"], None, []], pa.list_(pa.string_view()))
+    views = pa.table({"text": pa.array([SMILE, "a dog", None], pa.string_view()), "tags": nested})
     reasons = {"reject": "text without a token that the encoder knows", "embed": None}
     for on_unknown, reason in reasons.items():
         embed = raycase.Embed(model=str(tiny_model), on_unknown=on_unknown, **MODEL)
         found = embed(views)
-        assert found["text"].to_pylist() == [SMILE, "a dog", None]
+        assert (found["text"].to_pylist(), found["tags"].to_pylist()) == ([SMILE, "a dog", None], nested.to_pylist())
         assert found["rejected"].to_pylist() == [reason, None, "null text"]
         assert embed(views.slice(0, 0)).schema == found.schema
 
@@ -123,6 +124,7 @@ def test_words_are_pooled_as_by_the_job(words, tmp_path):
     for name in ("id", "condition", "text"):
         assert found[name].to_pylist() == wanted[name].to_pylist()
     assert not {"word_codes", "word_plain"} & set(found.column_names)
+    assert pool(rows.select(["word_codes", "word_plain"])).equals(pool(rows).select(["condition", "embedding"]))
     np.testing.assert_allclose(vectors(found), vectors(wanted), atol=1e-3)  # the job's are float16
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.turns import DATA, finish, has_matplotlib, parser_of, png
 from raycase.commands.place import AutoRunner
 from raycase.commands.train import ProjectorFlags
-from raycase.commands.tune import Sweep, tune
+from raycase.commands.tune import TuneFlags, tune
 from raycase.evaluation.metrics import nested_correlations
 from raycase.evaluation.report import table
 from raycase.io.storage import locate
@@ -50,7 +50,7 @@ def projected(name, train_PD, vectors_ND, seed):
 def curves_of(job, dims, vectors):
     """Spearman of each seed by way and dimension."""
     tune(job)
-    trials = SweepResults(job.root).read_trials()
+    trials = SweepResults(locate(str(job.training.folder))).read_trials()
     curves = {"trained g": {of[0]["choices"]["dim"]: scores for scores, of in by_cell(trials)}}
     training = job.training
     cached = {"cache": training.cache_location, "compute": training.compute}
@@ -104,7 +104,7 @@ def main(args):
     (folder / "dims.json").write_text(json.dumps({"dim": args.dims}))
     where = {"output": str(folder / "sweep"), "cache": args.cache}
     training = ProjectorFlags(train=args.train, validation=args.validation, model=args.model, **where)
-    job = Sweep(grid=str(folder / "dims.json"), seeds=args.seeds, training=training)
+    job = TuneFlags(grid=str(folder / "dims.json"), seeds=args.seeds, training=training)
     curves, input_dim = curves_of(job, args.dims, VectorCache(AutoRunner()))
     dims = sorted({dim for curve in curves.values() for dim in curve})
     rows = [[str(dim), *(shown(curve.get(dim, [])) for curve in curves.values())] for dim in dims]

@@ -70,10 +70,10 @@ def fit_here(cache):
 
 
 def sweep_here(cache):
-    from raycase.commands.tune import Sweep, changed
+    from raycase.commands.tune import TuneFlags, changed
 
     train, validation = read_vectors(cache)
-    sweep = Sweep(grid="table7", training=projector_job(prompt="cond"))
+    sweep = TuneFlags(grid="table7", training=projector_job(prompt="cond"))
     for cell in sweep.cells():
         job = changed(sweep.training, cell)
         for _ in states_of(job, train, validation):

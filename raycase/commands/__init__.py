@@ -2,7 +2,8 @@
 
 The file of NAME has `NameFlags`, the dataclass of its flags, or `NAME_FLAGS`, one for each name of a second subcommand;
 the function `NAME`, which does the work, and whose first line is that of `raycase --help`; and `EXAMPLE`, the last line
-of its own help. `OVER` names another command, whose words follow --. Nothing slow is imported at the top of a file.
+of its own help. `OVER` names another command, whose words follow --, and whose flags are the field `training`. Nothing
+slow is imported at the top of a file.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,7 +13,7 @@ from pkgutil import iter_modules
 from typing import Any
 
 FIRST = ("demo", "embed", "verify", "index", "search")  # in the help; the others by the alphabet
-SHARED = ("flags", "place", "reading")  # files that are no command
+SHARED = ("flags", "place", "reading", "systems")  # files that are no command
 
 Result = dict[str, Any]  # what the last line of standard output holds
 

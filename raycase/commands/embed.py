@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from raycase.commands.flags import Advanced, RunFlags
-from raycase.errors import RequestError, at_least, check_problems, check_ranges, normal_words, note, visible
-from raycase.names import Dtype
+from raycase.commands.flags import RunFlags
+from raycase.errors import RequestError, check_problems, normal_words, note, visible
+from raycase.names import Advanced, Dtype
 
 if TYPE_CHECKING:
     from raycase.encoder.chunks import Chunking
     from raycase.io.inputs import Listing
-    from raycase.io.places import Folder
     from raycase.job.output import JobFile, Output
-    from raycase.job.request import Actors, Request
+    from raycase.job.request import Request
     from raycase.job.results import Encoding
     from raycase.models.configs import EmbedderConfig
 
@@ -131,11 +128,12 @@ def check_embed(flags: EmbedFlags) -> Request:
     from raycase.job.results import EMBEDDINGS, Encoding, RowPairs
     from raycase.job.steps import PAIRS_OF_UNIT
     from raycase.job.stored_tokens import pooled, token_columns, token_files, token_model, tokens_among
+    from raycase.models.condition_pooling import ConditionPoolingConfig
     from raycase.models.configs import check_conditions, check_room
 
     flags = _filled(flags)
     reads, writes = {"--conditions": conditions_file(flags.conditions)}, {"--index": Folder(flags.index, OF_INDEX)}
-    given, found, begun = open_places(flags, EMBEDDINGS, reads, writes)
+    given, found, begun = flags.open_places(EMBEDDINGS, reads, writes)
     conditions = tuple(read_conditions(flags.conditions)) if flags.conditions else None
     if tokens := tokens_among(found):
         names = [name for name in OF_TEXTS if getattr(flags, name) != getattr(EmbedFlags, name)]
@@ -155,17 +153,23 @@ def check_embed(flags: EmbedFlags) -> Request:
         files = found.files
         encoding = _encoding(flags, conditions, found, given["output"], begun)
     model = cast("EmbedderConfig", encoding.model)
+    of_rows = flags.condition_column is not None and model.known_conditions == ()
+    problems = {
+        f"--condition-column: expected --unconditional for {model.name}, which knows no conditions": of_rows,
+        f"--dtype binary: expected dimensions that {BITS} divides, for a bit each, got {encoding.dim} of "
+        f"{model.name}; pass --dtype int8, or --dim where the model has nested dimensions": (
+            flags.dtype == "binary" and encoding.dim % BITS
+        ),
+        f"--any-condition: expected a model of condition pooling, got {model.name}, which encodes the condition with "
+        "the sentence; leave --model out for the default, or pass --conditions": (
+            flags.any_condition and not isinstance(model, ConditionPoolingConfig)
+        ),
+    }
+    check_problems(problems)
     if flags.condition_column is None:
         check_conditions(model, conditions)
-    elif model.known_conditions == ():
-        raise RequestError(f"--condition-column: expected --unconditional for {model.name}, which knows no conditions")
     if conditions:
         check_room(model, conditions, "--conditions")
-    if flags.dtype == "binary" and encoding.dim % BITS:
-        raise RequestError(
-            f"--dtype binary: expected dimensions that {BITS} divides, for a bit each, got {encoding.dim} of "
-            f"{model.name}; pass --dtype int8, or --dim where the model has nested dimensions"
-        )
     most_rows = DOCUMENTS_OF_UNIT if encoding.pairs.chunking else ROWS_OF_UNIT
     unit_rows = flags.unit_rows or min(most_rows, max(64, PAIRS_OF_UNIT // len(conditions or "a")))
     return Request(encoding=encoding, files=files, unit_rows=unit_rows, **given)
@@ -179,7 +183,6 @@ def _encoding(
     from raycase.io.schema import CHUNK_COLUMNS, CONDITION, EMBEDDING, ID, OF_PAIRS, find_columns
     from raycase.job.request import find_model, first_file
     from raycase.job.results import Encoding, JobResult, RowPairs, TokenResult, VectorResult
-    from raycase.models.condition_pooling import ConditionPoolingConfig
     from raycase.models.registry import resolve_embedder
 
     choices = flags.prompt_choices | {"dim": flags.dim}
@@ -198,11 +201,6 @@ def _encoding(
     pairs = RowPairs(columns=columns, conditions=conditions, chunking=_chunking(flags, model, conditions), **of_rows)
     result: JobResult = VectorResult(dtype=flags.dtype, normalize=flags.normalize)
     if flags.any_condition:
-        if not isinstance(model, ConditionPoolingConfig):
-            raise RequestError(
-                f"--any-condition: expected a model of condition pooling, got {model.name}, which encodes the "
-                "condition with the sentence; leave --model out for the default, or pass --conditions"
-            )
         basis, token_bytes = output.basis.uri, flags.token_bytes or TOKEN_BYTES
         result = TokenResult(dtype=flags.dtype, token_bytes=token_bytes, basis=basis)
     how: dict[str, Any] = {"compute": flags.compute, "compile": flags.compile, "batch_tokens": flags.batch_tokens}
@@ -262,56 +260,3 @@ def _filled(flags: EmbedFlags) -> EmbedFlags:
         }
     )
     return flags
-
-
-# ------------------------------------------------------------------------------------------------- with score
-
-
-def open_places(
-    flags: Any, results: str, reads: Mapping[str, str | None], writes: Mapping[str, Folder]
-) -> tuple[dict[str, Any], Listing, JobFile | None]:
-    """What flags give a `Request`, with the output; the files of the input; and the job that began it, if it goes on.
-
-    reads, writes: further places, which are checked with its own and with the flags.
-    """
-    from raycase.encoder.model_files import model_folder
-    from raycase.encoder.prompts import prompt_file
-    from raycase.io.places import check_paths
-    from raycase.job.output import Output, output_folder
-    from raycase.job.request import list_job
-
-    ranges = {
-        **at_least(1, flags, "batch_tokens", "unit_rows", "limit"),
-        "max_rejected": (0 <= flags.max_rejected <= 1, "a share between 0 and 1"),
-        "gpus_per_actor": (flags.gpus_per_actor is None or flags.gpus_per_actor >= 0, "0 or more"),
-        "stall_timeout": (flags.stall_timeout > 0, "minutes above 0"),
-    }
-    began = time.time()
-    check_ranges(flags, ranges)
-    given: dict[str, Any] = {name: getattr(flags, name) for name in ("limit", "overwrite", "max_rejected")}
-    given |= {"name": flags.model, "actors": actors_of(flags), "began": began}
-    if flags.dim is not None and flags.unconditional:
-        raise RequestError(
-            "--dim: expected vectors under conditions to cut, got --unconditional, which writes those of the encoder; "
-            "leave --dim out"
-        )
-    check_paths(
-        reads={"--input": flags.input, "--prompt": prompt_file(flags.prompt), **reads},
-        opens={"--model": model_folder(flags.model)},
-        writes={"--output": output_folder(flags.output, results), **writes},
-    )
-    output = Output(flags.output, results)
-    return given | {"output": output}, *list_job(flags.input, output, overwrite=flags.overwrite)
-
-
-def actors_of(flags: RunFlags) -> Actors:
-    """The encoders on Ray: MIN:MAX as numbers; one number is both."""
-    from raycase.job.request import Actors
-
-    count = None
-    if flags.actors is not None:
-        numbers = re.fullmatch(r"([0-9]{1,9})(?::([0-9]{1,9}))?", flags.actors)
-        count = (int(numbers[1]), int(numbers[2] or numbers[1])) if numbers else (0, 0)
-        if not 1 <= count[0] <= count[1]:
-            raise RequestError(f"--actors: expected MIN:MAX with 1 <= MIN <= MAX, got {flags.actors!r}")
-    return Actors(count=count, gpus=flags.gpus_per_actor, stall_timeout=flags.stall_timeout)

@@ -9,9 +9,9 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from raycase.commands.flags import Advanced, PromptFlags, RayFlag
+from raycase.commands.flags import PromptFlags, RayFlag
 from raycase.errors import MOST_SEED, RequestError, at_least, check_ranges, visible
-from raycase.names import Compute
+from raycase.names import Advanced, Compute
 
 if TYPE_CHECKING:
     from raycase.evaluation.models import VectorsOf

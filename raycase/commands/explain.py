@@ -29,13 +29,13 @@ def explain(flags: ExplainFlags) -> dict[str, Any]:
     from raycase.index.answers import has_styles, in_bold, in_words, looked_at
     from raycase.io.places import check_paths
     from raycase.models.pairs import check_accepted
-    from raycase.models.registry import resolve
+    from raycase.models.registry import resolve_embedder
 
     check_paths(opens={"--model": model_folder(flags.model)})
     check_ranges(flags, {name: (bool(getattr(flags, name)), "at least one") for name in ("text", "condition")})
     asked = dict.fromkeys(map(normal_words, flags.condition))
     pairs = [(text, condition) for text in dict.fromkeys(flags.text) for condition in asked]
-    config: Any = resolve(flags.model)
+    config = resolve_embedder(flags.model)
     if not config.weighs_words:
         raise RequestError(
             f"--model: expected a model that weighs words (as condition-pooling:minilm), got {flags.model}"

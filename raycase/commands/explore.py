@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from raycase.commands.flags import Advanced, OfIndex
+from raycase.commands.flags import OfIndex
 from raycase.errors import MOST_LABEL, at_least, visible
+from raycase.names import Advanced
 
 MOST_ROWS = 200_000
 MOST_CLUSTERS = 24
@@ -21,7 +22,8 @@ class ExploreFlags(OfIndex):
     output: str
     """HTML file, local or on object storage. It needs no network and no server."""
     conditions: tuple[str, ...] = ()
-    """Conditions; each gets a map, next to the map of the unconditional vectors. Default: those of the index."""
+    """Conditions; each gets a map, next to the map of the unconditional vectors. Or one file of them, as for `raycase
+    embed`. Default: those of the index."""
     most_rows: int = 20_000
     """Maximum number of rows on the map; a larger index is sampled."""
     clusters: int = 8
@@ -37,14 +39,18 @@ def explore(flags: ExploreFlags) -> dict[str, Any]:
     from raycase.explore.page import MOST_CHARACTERS, map_page
     from raycase.index.index import on_index
     from raycase.io.places import HTML
+    from raycase.io.reader import conditions_file, read_conditions
 
     ranges = at_least(LEAST_ROWS, flags, "most_rows", most=MOST_ROWS)
-    began = flags.check(ranges | at_least(2, flags, "clusters", most=MOST_CLUSTERS), writes={"output": HTML})
+    ranges |= at_least(2, flags, "clusters", most=MOST_CLUSTERS)
+    file = conditions_file(flags.conditions)
+    began = flags.check(ranges, reads={"--conditions": file}, writes={"output": HTML})
+    asked = read_conditions(flags.conditions) if file else flags.conditions  # which may have one twice
     import_umap()
     import_sklearn()
     names = ("where", "exact_condition", "model", "text_column", "most_rows", "clusters")
     chosen: dict[str, Any] = {name: getattr(flags, name) for name in names}
-    index, (maps, rows) = on_index(flags.open, partial(make_maps, asked=flags.conditions, **chosen))
+    index, (maps, rows) = on_index(flags.open, partial(make_maps, asked=asked, **chosen))
     title = visible(index.root.uri.rstrip("/").rsplit("/", 1)[-1], MOST_LABEL)
     shown, cut = len(rows.texts), sum(len(text) > MOST_CHARACTERS for text in rows.texts)
     lines = {

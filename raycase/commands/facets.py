@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from raycase.commands.flags import Advanced, OfIndex
+from raycase.commands.flags import OfIndex
 from raycase.errors import MOST_LABEL, at_least, note, visible
+from raycase.names import Advanced
 
 if TYPE_CHECKING:
     from raycase.index.index import Index

@@ -1,33 +1,30 @@
-"""Flags that several commands have, and marks of flags.
-
-`Advanced[T]` marks a flag that few people change, `Hidden[T]` one that sweeps and Python set.
-"""
+"""Flags that several commands have."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from raycase.encoder.pooling import Pooling
-from raycase.errors import check_ranges
-from raycase.names import Compute, OnLong, OnUnknown
+from raycase.errors import at_least, check_ranges
+from raycase.names import STALL_TIMEOUT, Advanced, Compile, Compute, OnLong, OnUnknown
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from raycase.index.index import Index
     from raycase.index.topk import Blocks
-    from raycase.io.places import Paths
+    from raycase.io.inputs import Listing
+    from raycase.io.places import Folder, Paths
+    from raycase.job.output import JobFile
+    from raycase.job.request import Actors
 
 T = TypeVar("T")
-ADVANCED, HIDDEN = "advanced", "hidden"
-Advanced = Annotated[T, ADVANCED]
-Hidden = Annotated[T, HIDDEN]
 NONE: Mapping[str, Any] = MappingProxyType({})
-STALL_TIMEOUT = 60.0  # minutes without progress after which a job on Ray gives up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +73,9 @@ class PromptFlags(TextFlags):
 class RunFlags(RayFlag, PromptFlags):
     """By which model, and how the rows of a corpus go through it."""
 
+    input: str
+    output: str | None
+    unconditional: bool = False
     model: str | None = None
     """Name in the table of encoders, Hugging Face id, or a model folder, local or on object storage (fetched once).
     Default: the model that started the job in --output, else minilm-conditional-v2."""
@@ -83,7 +83,7 @@ class RunFlags(RayFlag, PromptFlags):
     """Keep only the first dimensions of each vector: one of those of --nested in training. Default: all."""
     compute: Advanced[Compute | None] = None
     """Number format inside the encoder. Default: bfloat16 where the processor is faster with it."""
-    compile: Advanced[Literal["auto", "on", "off"]] = "auto"
+    compile: Advanced[Compile] = "auto"
     """Compile the encoder for this machine. auto: after the first unit, if enough work is left."""
     on_long: Advanced[OnLong] = "truncate"
     """What to do with texts longer than the encoder's maximum."""
@@ -108,6 +108,50 @@ class RunFlags(RayFlag, PromptFlags):
     overwrite: bool = False
     """Remove an earlier output in the folder first."""
 
+    @property
+    def encoders(self) -> Actors:
+        """The encoders on Ray: MIN:MAX as numbers, one number as both, anything else as 0."""
+        from raycase.job.request import Actors
+
+        count = None
+        if self.actors is not None:
+            numbers = re.fullmatch(r"([0-9]{1,9})(?::([0-9]{1,9}))?", self.actors)
+            count = (int(numbers[1]), int(numbers[2] or numbers[1])) if numbers else (0, 0)
+        return Actors(count=count, gpus=self.gpus_per_actor, stall_timeout=self.stall_timeout)
+
+    def open_places(
+        self, results: str, reads: Paths = NONE, writes: Mapping[str, Folder] = NONE
+    ) -> tuple[dict[str, Any], Listing, JobFile | None]:
+        """What these flags give a `Request`, with the output; the files of the input; and the job that began it, if it
+        goes on. reads, writes: further places, which are checked with its own and with the flags."""
+        from raycase.encoder.model_files import model_folder
+        from raycase.encoder.prompts import prompt_file
+        from raycase.io.places import check_paths
+        from raycase.job.output import Output, output_folder
+        from raycase.job.request import list_job
+
+        began, encoders = time.time(), self.encoders
+        least, most = encoders.count or (1, 1)
+        cut = self.dim is not None and self.unconditional
+        ranges = {
+            **at_least(1, self, "batch_tokens", "unit_rows", "limit"),
+            "max_rejected": (0 <= self.max_rejected <= 1, "a share between 0 and 1"),
+            **at_least(0, self, "gpus_per_actor"),
+            "stall_timeout": (self.stall_timeout > 0, "minutes above 0"),
+            "actors": (1 <= least <= most, "MIN:MAX with 1 <= MIN <= MAX"),
+            "dim": (not cut, "none beside --unconditional, which writes the encoder's vectors whole"),
+        }
+        check_ranges(self, ranges)
+        check_paths(
+            reads={"--input": self.input, "--prompt": prompt_file(self.prompt), **reads},
+            opens={"--model": model_folder(self.model)},
+            writes={"--output": output_folder(self.output, results), **writes},
+        )
+        output = Output(str(self.output), results)
+        given: dict[str, Any] = {name: getattr(self, name) for name in ("limit", "overwrite", "max_rejected")}
+        given |= {"name": self.model, "actors": encoders, "began": began, "output": output}
+        return given, *list_job(self.input, output, overwrite=self.overwrite)
+
 
 @dataclass(frozen=True, kw_only=True)
 class OfIndex:
@@ -122,13 +166,6 @@ class OfIndex:
     model: Advanced[str | None] = None
     """Folder of the index's model, if it has moved."""
 
-    @property
-    def opens(self) -> Mapping[str, str | None]:
-        """What is read, by flag, for `check_paths`."""
-        from raycase.encoder.model_files import model_folder
-
-        return {"--index": self.index, "--model": model_folder(self.model)}
-
     def open(self) -> Index:
         """The index, opened. Raises RequestError."""
         from raycase.index.index import Index
@@ -140,15 +177,18 @@ class OfIndex:
         ranges: Mapping[str, tuple[bool, str]] = NONE,
         *,
         reads: Paths = NONE,
+        opens: Paths = NONE,
         writes: Mapping[str, tuple[str, ...]],
     ) -> float:
-        """Check the ranges and the places: what is read, by flag, and what is written, by field with the endings of its
-        format. Returns when the work begins. Raises RequestError."""
+        """Check the ranges and the places: what is read besides, by flag, and what is written, by field with the
+        endings of its format. Returns when the work begins. Raises RequestError."""
+        from raycase.encoder.model_files import model_folder
         from raycase.io.places import File, check_paths
 
         began = time.time()
+        opens = {"--index": self.index, "--model": model_folder(self.model), **opens}
         files = {f"--{name}": File(getattr(self, name), endings) for name, endings in writes.items()}
-        check_paths(reads=reads, opens=self.opens, writes=files)
+        check_paths(reads=reads, opens=opens, writes=files)
         check_ranges(self, ranges)
         return began
 

@@ -5,10 +5,9 @@ from typing import Annotated, Any
 
 import tyro
 
-from raycase.commands.flags import Advanced
 from raycase.errors import at_least, check_ranges, visible
 from raycase.index.options import VectorIndexType
-from raycase.names import Language
+from raycase.names import Advanced, Language
 
 EXAMPLE = "raycase index --embeddings out/ --output captions.lance"
 MOST_SHARDS = 1024

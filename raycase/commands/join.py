@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 import tyro
 
-from raycase.commands.flags import STALL_TIMEOUT, Advanced, RayFlag
+from raycase.commands.flags import RayFlag
 from raycase.errors import RequestError, at_least, check_ranges
+from raycase.names import STALL_TIMEOUT, Advanced
 
 EXAMPLE = "raycase join --query-vectors out/ --vectors out/ --output pairs/ --exclude-same id"
 
@@ -52,9 +53,9 @@ def join(flags: JoinFlags) -> dict[str, Any]:
         opens={"--query-vectors": flags.query_vectors, "--vectors": flags.vectors},
         writes={"--output": Folder(flags.output, (RECORD, NEIGHBOURS))},
     )
-    names = ("query_vectors", "vectors", "output", "k", "exclude_same", "overwrite", "stall_timeout")
-    given: dict[str, Any] = {name: getattr(flags, name) for name in names}
-    counts = join(**given, shares=_shares(flags.condition), runner=AutoRunner(flags.ray))
+    given = {**vars(flags)}
+    shares, runner = _shares(given.pop("condition")), AutoRunner(given.pop("ray"))
+    counts = join(**given, shares=shares, runner=runner)
     return counts | {"seconds": round(time.time() - began, 3), "output": locate(flags.output).uri}
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_type_hints
 
 import tyro
 
-from raycase.commands.flags import ADVANCED, HIDDEN
+from raycase.names import ADVANCED, HIDDEN
 
 
 def grouped(flags: type) -> tuple[list[Field[Any]], list[Field[Any]]]:
@@ -26,14 +26,14 @@ def grouped(flags: type) -> tuple[list[Field[Any]], list[Field[Any]]]:
     return sorted(usual, key=lambda flag: flag.default is not MISSING), advanced
 
 
-def read_in_groups(flags: type, *, short: str = "") -> Callable[..., Any]:
+def read_in_groups(flags: type, *, short: str = "", **more_fields: Any) -> Callable[..., Any]:
     """A function for tyro, from two groups of flags to the dataclass. short: the command whose help has the first."""
     usual, advanced = (_group(flags, chosen) for chosen in grouped(flags))
     more = len(fields(advanced)) if short else 0
     suppressed: Any = tyro.conf.Suppress
 
     def made(usual: Any, advanced: Any) -> Any:
-        return flags(**vars(usual), **vars(advanced))
+        return flags(**vars(usual), **vars(advanced), **more_fields)
 
     made.__annotations__ = {
         "usual": Annotated[usual, tyro.conf.arg(name="")],

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from raycase.commands.embed import open_places
-from raycase.commands.flags import Advanced, RunFlags
-from raycase.errors import RequestError
+from raycase.commands.flags import RunFlags
+from raycase.errors import check_problems
+from raycase.names import Advanced
 
 if TYPE_CHECKING:
     from raycase.job.request import Request
-    from raycase.job.runner import Runner
-    from raycase.models.configs import SystemConfig
 
 EXAMPLE = "raycase score --input pairs.csv --output scores/"
 
@@ -46,12 +44,12 @@ class ScoreFlags(RunFlags):
     """Columns copied to the output. Default: all that the first file has."""
 
 
-def score(flags: ScoreFlags, runner: Runner | None = None) -> dict[str, Any]:
+def score(flags: ScoreFlags) -> dict[str, Any]:
     """Score pairs of sentences under conditions."""
     from raycase.commands.place import AutoRunner
     from raycase.job.run import run
 
-    return run(check_score(flags), runner or AutoRunner(flags.ray))
+    return run(check_score(flags), AutoRunner(flags.ray))
 
 
 def check_score(flags: ScoreFlags) -> Request:
@@ -60,20 +58,30 @@ def check_score(flags: ScoreFlags) -> Request:
     from raycase.io.schema import CONDITION, ID, OF_PAIRS, find_columns
     from raycase.job.request import ROWS_OF_UNIT, Request, find_model, first_file
     from raycase.job.results import SCORES, Encoding, RowPairs, ScoreResult, figure_columns
+    from raycase.models.configs import EmbedderConfig
     from raycase.models.registry import resolve
 
-    given, found, begun = open_places(flags, SCORES, {}, {})
+    given, found, begun = flags.open_places(SCORES)
     found.note_left_out("--input")
     model = find_model(flags.model, flags.prompt_choices | {"dim": flags.dim}, begun, given["output"], resolve)
-    figures, condition = figure_columns(flags.score_column, model), _condition_column(flags, model)
-    first = first_file(found.files, begun)
+    reads_conditions = model.known_conditions is None  # DualCSE's two are none: a score takes both
+    condition = None
+    if reads_conditions and not flags.unconditional:
+        condition = CONDITION if flags.condition_column is None else flags.condition_column
+    first, figures = first_file(found.files, begun), figure_columns(flags.score_column, model)
     schema, own = peek(first), (ID,) if condition is None else (ID, CONDITION)
     kept = schema.names if flags.keep_columns is None else flags.keep_columns
-    if not flags.score_column.strip() or {*figures} & {*own, *OF_PAIRS, *kept}:
-        raise RequestError(
-            f"--score-column: expected a name that no other column has, got {flags.score_column!r}; pass another "
-            "name, or --keep-columns without it"
-        )
+    got = "--unconditional" if flags.unconditional else f"{model.name}: {model.label}"
+    problems = {
+        f"--condition-column: expected scores under conditions, got {got}; leave the flag out": (
+            flags.condition_column is not None and condition is None
+        ),
+        f"--unconditional: expected a model that gives vectors, got {model.name}, which scores pairs under "
+        "conditions": flags.unconditional and reads_conditions and not isinstance(model, EmbedderConfig),
+        f"--score-column: expected a name that no other column has, got {flags.score_column!r}; pass another name, or "
+        "--keep-columns without it": not flags.score_column.strip() or {*figures} & {*own, *OF_PAIRS, *kept},
+    }
+    check_problems(problems)
     columns = find_columns(
         schema,
         first.uri,
@@ -93,22 +101,3 @@ def check_score(flags: ScoreFlags) -> Request:
         batch_tokens=flags.batch_tokens,
     )
     return Request(encoding=encoding, files=found.files, unit_rows=flags.unit_rows or ROWS_OF_UNIT, **given)
-
-
-def _condition_column(flags: ScoreFlags, model: SystemConfig) -> str | None:
-    """The column of the conditions; None for scores without them."""
-    from raycase.io.schema import CONDITION
-    from raycase.models.configs import EmbedderConfig
-
-    reads_conditions = model.known_conditions is None  # DualCSE's two are none: a score takes both
-    if reads_conditions and not flags.unconditional:
-        return CONDITION if flags.condition_column is None else flags.condition_column
-    if flags.condition_column is not None:
-        got = "--unconditional" if flags.unconditional else f"{model.name}: {model.label}"
-        raise RequestError(f"--condition-column: expected scores under conditions, got {got}; leave the flag out")
-    if flags.unconditional and reads_conditions and not isinstance(model, EmbedderConfig):
-        raise RequestError(
-            f"--unconditional: expected a model that gives vectors, got {model.name}, which scores pairs under "
-            "conditions"
-        )
-    return None

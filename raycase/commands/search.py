@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from raycase.commands.flags import Advanced, OfIndex, RayFlag
-from raycase.errors import MOST_SHOWN, RequestError, at_least, check_problems, check_ranges, normal_words, note, visible
+from raycase.commands.flags import OfIndex, RayFlag
+from raycase.errors import MOST_SHOWN, RequestError, at_least, check_problems, expecting, normal_words, note, visible
 from raycase.index.options import EFFORTS, MOST_MEMORY, Limits
+from raycase.names import Advanced, Effort
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from raycase.index.index import Index
-    from raycase.models.fine_tuned import Scorer
+    from raycase.models.configs import ScorerConfig
     from raycase.tokens.words import Word
 
 EXAMPLE = 'raycase search --index captions.lance --query "Girls in red play" --condition "color of the clothes"'
 Asked = list[str] | dict[str, float] | None  # the condition of each query, or the weights of conditions
 
 MOST_REPLICAS, MOST_SECONDS = 64, 86_400
-COSINE = "cosine"
 RERANKED = 100  # answers of a query that are re-ranked by default
 ANSWERS_AT_ONCE = 2**17  # that are held, re-ranked and written to the file
 
@@ -64,7 +61,7 @@ class SearchFlags(OfIndex, RayFlag):
     memory: Advanced[float] = 4.0
     """GiB of memory for stored tokens. Their sketches take at most as much again. What does not fit is read from
     storage for each condition."""
-    effort: Literal["low", "usual", "high", "exact"] = "usual"
+    effort: Effort = "usual"
     """How much of an approximate index, or of the stored tokens, a search reads. high: four times as much as usual;
     low: a quarter; exact: everything."""
     rerank: Advanced[str | None] = None
@@ -91,26 +88,18 @@ def search(flags: SearchFlags) -> dict[str, Any]:
     from raycase.encoder.model_files import model_folder
     from raycase.index.approximate import searched_by
     from raycase.index.index import on_index, text_column
-    from raycase.io.places import PARQUET, File, check_paths
+    from raycase.io.places import PARQUET
     from raycase.io.schema import ID, TEXT
-    from raycase.io.storage import locate
 
-    began = time.time()
-    check_paths(
-        reads={"--queries": flags.queries},
-        opens={**flags.opens, "--rerank": model_folder(flags.rerank)},
-        writes={"--output": File(flags.output, PARQUET)},
-    )
     ranges = at_least(1, flags, "k", "candidates") | at_least(1, flags, "replicas", most=MOST_REPLICAS)
     in_time = 0 <= (flags.shard_timeout or 0) <= MOST_SECONDS
     ranges["shard_timeout"] = in_time, f"seconds from 0 to {MOST_SECONDS:,}"
     ranges["memory"] = 0 < flags.memory <= MOST_MEMORY, f"GiB above 0, at most {MOST_MEMORY:,}"
-    check_ranges(flags, ranges)
+    reads, opens = {"--queries": flags.queries}, {"--rerank": model_folder(flags.rerank)}
+    began = flags.check(ranges, reads=reads, opens=opens, writes={"output": PARQUET})
     sentences, conditions = _queries(flags)
     index, (count, data, shown) = on_index(_opening(flags), partial(_answer, flags, sentences, conditions))
-    if flags.output:
-        locate(flags.output).put(data)
-    else:
+    if not flags.output:
         schema, text = index.dataset.schema, text_column(index, flags.text_column)
         strings = [name for name in index.columns if name != ID and pa.types.is_string(schema.field(name).type)]
         if text is None and strings:
@@ -118,14 +107,9 @@ def search(flags: SearchFlags) -> dict[str, Any]:
             why = "embeds several columns" if known == "" else f"keeps no column {known or TEXT!r}"
             note(f"ids are shown, for the index {why}; --text-column names another: {', '.join(strings)}")
         print_answers(shown, text or ID, sentences, conditions)
-    return {
-        "queries": len(sentences),
-        "answers": count,
-        "rows": index.metadata.rows,
-        "vector_index": searched_by(index.dataset, index.metadata),
-        "seconds": round(time.time() - began, 3),
-        "output": locate(flags.output).uri if flags.output else None,
-    }
+    found = {"queries": len(sentences), "answers": count, "rows": index.metadata.rows}
+    vector_index = searched_by(index.dataset, index.metadata)
+    return flags.finish(began, {"output": data}, **found, vector_index=vector_index)
 
 
 def _opening(flags: SearchFlags) -> Callable[[], Index]:
@@ -167,7 +151,7 @@ def _answer(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from raycase.index.answers import QUERY, WEIGHTS, has_styles
+    from raycase.index.answers import COSINE, QUERY, WEIGHTS, has_styles, rerank
     from raycase.index.index import note_searched, text_column, weigh_answers, why_unweighed
     from raycase.io.schema import SCORE, TEXT, parquet_options
 
@@ -176,7 +160,11 @@ def _answer(
     text, weighted = text_column(index, flags.text_column) or TEXT, isinstance(conditions, dict)
     scorer = None
     if flags.rerank:
-        check_answers(index.columns, text)
+        if text not in index.columns or COSINE in index.columns:
+            raise RequestError(
+                f"--text-column: expected the column {text!r} among those that the index keeps, and none named "
+                f"{COSINE!r}, which re-ranking adds, got {', '.join(index.columns)}"
+            )
         scorer = find_scorer(flags.rerank, conditional=isinstance(conditions, list)).load()
     explains = flags.explain or (flags.explain is None and not flags.output and not weighted and has_styles(sys.stdout))
     if explains and (reason := why_unweighed(index, flags.text_column, flags.model)):
@@ -216,12 +204,28 @@ def _answer(
     return count, file.getvalue(), shown
 
 
+def find_scorer(model: str, *, conditional: bool) -> ScorerConfig:
+    """The configuration of a model that scores pairs. Raises RequestError for another, and for missing conditions."""
+    from raycase.models.configs import ScorerConfig
+    from raycase.models.registry import resolve
+
+    with expecting("--rerank: expected a model that scores pairs", RequestError):
+        config = resolve(model)
+    if not isinstance(config, ScorerConfig):
+        raise RequestError(f"--rerank: expected a model that scores pairs (as a cross-encoder), got {model}")
+    if config.known_conditions is None and not conditional:
+        raise RequestError(
+            f"--rerank: expected queries under conditions for {model}, got none, or weights of some; see --condition"
+        )
+    return config
+
+
 def _queries(flags: SearchFlags) -> tuple[list[str], Asked]:
     """The sentences, and the condition of each, or the weights of conditions."""
     from raycase.index.weighted_search import weights_of
     from raycase.io.reader import distinct_words
 
-    given = [flag for flag in ("query", "phrase", "queries") if getattr(flags, flag)]
+    given = [f"--{name}" for name in ("query", "phrase", "queries") if getattr(flags, name)]
     weights = weights_of(flags.condition) if "=" in "".join(flags.condition) else {}
     problems = {
         f"expected one of --query, --phrase or --queries, got {' and '.join(given) or 'none'}": len(given) != 1,
@@ -233,7 +237,7 @@ def _queries(flags: SearchFlags) -> tuple[list[str], Asked]:
     sentences, conditions = list(flags.query or flags.phrase), None
     if flags.queries:
         sentences, conditions = read_queries(flags.queries)
-    if (flags.unconditional and (conditions or flags.condition)) or (conditions and flags.condition):
+    if bool(conditions) + bool(flags.condition) + flags.unconditional > 1:
         raise RequestError("expected --condition, --unconditional or conditions in --queries, got several")
     if conditions or not flags.condition:
         return sentences, conditions
@@ -259,10 +263,12 @@ def read_queries(uri: str) -> tuple[list[str], list[str] | None]:
         values = read_columns(file, columns, "--queries", words=columns)
         sentences += values[TEXT]
         conditions += values.get(CONDITION, [])
-    if not sentences:
-        raise RequestError(f"--queries: expected sentences in {uri}, got no rows")
-    if conditions and len(conditions) != len(sentences):
-        raise RequestError(f"--queries: expected a condition in every file of {uri} or in none, got it in some")
+    in_some = len(conditions) not in (0, len(sentences))
+    problems = {
+        f"--queries: expected sentences in {uri}, got no rows": not sentences,
+        f"--queries: expected a condition in every file of {uri} or in none, got it in some": in_some,
+    }
+    check_problems(problems)
     return sentences, conditions or None
 
 
@@ -309,61 +315,3 @@ def _line(row: Mapping[str, Any], column: str, words: Sequence[Word], *, styles:
     if CHUNK in row:
         place = f"  [{visible(row[DOCUMENT])} {row[START]}:{row[END]}]"
     return f"{row[RANK]:>4}  {score:>6}  {figures}{line}{place}"
-
-
-# ------------------------------------------------------------------------------------------------------ re-ranking
-
-
-def find_scorer(model: str, *, conditional: bool) -> Any:
-    """The configuration of a model that scores pairs. Raises RequestError for another, and for missing conditions."""
-    from raycase.models.configs import EmbedderConfig
-    from raycase.models.registry import resolve
-
-    config: Any = resolve(model)
-    if isinstance(config, EmbedderConfig):
-        raise RequestError(f"--rerank: expected a model that scores pairs (as a cross-encoder), got {model}")
-    if config.known_conditions is None and not conditional:
-        raise RequestError(
-            f"--rerank: expected queries under conditions for {model}, got none, or weights of some; see --condition"
-        )
-    return config
-
-
-def check_answers(names: Sequence[str], text: str) -> None:
-    """Raise RequestError for answers without the column of texts, and with one that re-ranking adds."""
-    if text not in names or COSINE in names:
-        raise RequestError(
-            f"--text-column: expected the column {text!r} among those that the index keeps, and none named "
-            f"{COSINE!r}, which re-ranking adds, got {', '.join(names)}"
-        )
-
-
-def rerank(answers: pa.Table, sentences: Sequence[str], scorer: Scorer, *, text: str, k: int) -> pa.Table:
-    """The first k answers of each query by the scorer's similarity; ties keep their order.
-
-    `answers` is a table of `Index.search` with the kept column `text`, `sentences` are its queries. The column `score`
-    becomes the scorer's, and the search's score becomes a new last column, `cosine`. Each distinct pair is scored once.
-    An answer without words has no score and comes last. Raises RequestError.
-    """
-    import numpy as np
-    import pyarrow as pa
-
-    from raycase.index.answers import ASKED, QUERY
-    from raycase.io.schema import RANK, SCORE
-    from raycase.models.configs import score_pairs
-
-    check_answers(answers.column_names, text)
-    query_N = answers[QUERY].to_numpy()
-    asked = answers[ASKED].to_pylist() if scorer.config.known_conditions is None else None
-    firsts, seconds = [sentences[query] for query in query_N], [text or "" for text in answers[text].to_pylist()]
-    prepared = scorer.config.prepare_pairs(firsts, seconds, asked)
-    scores_N = score_pairs(scorer, prepared).vectors[:, 0].astype(np.float32)
-    descending_N = np.where(np.isnan(scores_N), np.inf, -scores_N)
-    order_N = np.lexsort((answers[RANK].to_numpy(), descending_N, query_N))
-    rank_N = np.arange(len(order_N)) - np.searchsorted(query_N[order_N], query_N[order_N])
-    names = answers.column_names
-    scores = pa.array(scores_N, answers[SCORE].type, from_pandas=True)  # NaN becomes null
-    reranked = answers.set_column(names.index(SCORE), SCORE, scores).append_column(COSINE, answers[SCORE])
-    ranks = pa.array(rank_N + 1, type=answers[RANK].type)
-    reranked = reranked.take(order_N).set_column(names.index(RANK), RANK, ranks)
-    return reranked.filter(pa.array(rank_N < k))

@@ -15,11 +15,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
-from raycase.commands.train import TrainFlags, check_request, train_model
+from raycase.commands.systems import TrainFlags
+from raycase.commands.train import check_request, train_model
 from raycase.errors import RequestError, WorkError, at_least, check_ranges, expecting, visible
+from raycase.names import Hidden
 
 if TYPE_CHECKING:
-    from raycase.io.storage import Location
     from raycase.training.procedure import Training
     from raycase.training.sweep import Choices
 
@@ -47,24 +48,7 @@ class TuneFlags:
     table7), or a file NAME.json, as {"dropout": [0.1, 0.3]}, or several such objects."""
     seeds: int = 3
     """Seeds per cell of a grid, and of the three best cells of a search."""
-
-    def over(self, training: TrainFlags) -> Sweep:
-        """The sweep over the flags of a training."""
-        return Sweep(**vars(self), training=training)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sweep(TuneFlags):
-    """A sweep over the flags of a training."""
-
-    training: TrainFlags
-
-    @property
-    def root(self) -> Location:
-        """The output folder."""
-        from raycase.io.storage import locate
-
-        return locate(str(self.training.folder))
+    training: Hidden[TrainFlags]
 
     @property
     def built_in(self) -> dict[str, Any]:
@@ -78,9 +62,8 @@ class Sweep(TuneFlags):
 
         if self.training.ray is False:
             raise RequestError("--no-ray: expected Ray, which runs the trials of a sweep, got none")
-        named = {"--grid": self.grid, "--space": self.space}
-        is_file = {flag: file if file and file.endswith(".json") else None for flag, file in named.items()}
-        check_request(self.training, is_file, (SWEEP, *RESULTS))
+        reads = {"--space": self.space, "--grid": self.grid if (self.grid or "").endswith(".json") else None}
+        check_request(self.training, reads, (SWEEP, *RESULTS))
         both = self.space is not None and self.grid is not None
         check_ranges(self, at_least(1, self, "trials", "seeds") | {"space": (not both, "none beside --grid")})
         check_ranges(self.training, {"workers": (self.training.workers == 1, "1, as a trial is one process")})
@@ -92,21 +75,19 @@ class Sweep(TuneFlags):
 
         assert self.grid is not None
         built_in = self.built_in.get("grids", {})
-        if not self.grid.endswith(".json") and self.grid not in built_in:
+        grid = json_file(self.grid, "--grid") if self.grid.endswith(".json") else built_in.get(self.grid)
+        if grid is None:
             raise RequestError(f"--grid: expected {', '.join([*built_in, 'a file NAME.json'])}, got {self.grid}")
-        grid = json_file(self.grid, "--grid") if self.grid.endswith(".json") else built_in[self.grid]
         cells: dict[str, Choices] = {}
         with expecting(f"--grid {self.grid}: expected lists of values by flag", AttributeError, TypeError, ValueError):
             grids = grid if isinstance(grid, list) else [grid]
-            if (count := sum(math.prod(map(len, lists.values())) for lists in grids)) > MOST_CELLS:
-                raise ValueError(f"{count:,} cells, more than {MOST_CELLS:,}; leave values out")
+            if not 0 < (count := sum(math.prod(map(len, lists.values())) for lists in grids)) <= MOST_CELLS:
+                raise ValueError(f"{count:,} cells; a grid has 1 to {MOST_CELLS:,}")
             for lists in grids:
                 for values in itertools.product(*lists.values()):
                     cell = dict(zip(lists, values, strict=True))
                     changed(self.training, cell)
                     cells[text_of(cell)] = cell
-        if not cells:
-            raise RequestError(f"--grid {self.grid}: expected lists of values by flag, got none")
         return list(cells.values())
 
     def search_space(self) -> Space:
@@ -128,27 +109,19 @@ class Sweep(TuneFlags):
 
 
 def changed(flags: TrainFlags, choices: Choices) -> TrainFlags:
-    """The flags with some replaced."""
+    """The flags with some replaced, by values of a JSON file; several numbers are a text, as "2/3 1", or a list."""
+    from raycase.io.json_values import from_json
+
     common = {f.name for f in fields(TrainFlags)} - {"model", "compute", *TrainFlags.SETTINGS}
     known = [f.name for f in fields(flags) if f.name not in common and f.name not in flags.NOT_SWEPT]
     if unknown := [flag for flag in choices if flag not in known]:
         raise RequestError(f"{unknown[0]!r}, which is none of {', '.join(known)}")
     hints = get_type_hints(type(flags))
-    flags = replace(flags, **{flag: _typed(flag, value, hints[flag]) for flag, value in choices.items()})
+    several = [flag for flag, value in choices.items() if isinstance(value, str) and Ellipsis in get_args(hints[flag])]
+    numbers = {flag: [float(Fraction(part)) for part in choices[flag].split()] for flag in several}
+    flags = from_json(type(flags), {**vars(flags), **choices, **numbers})
     flags.check()
     return flags
-
-
-def _typed(flag: str, value: Any, hint: Any) -> Any:
-    """A value of a JSON file as the flag's; several numbers are a text, as "2/3 1", or a list."""
-    from raycase.io.json_values import from_json
-
-    try:
-        if isinstance(value, str) and Ellipsis in get_args(hint):
-            value = [float(Fraction(part)) for part in value.split()]
-        return from_json(hint, value)
-    except ValueError as error:
-        raise RequestError(f"{flag} {json.dumps(value)}") from error
 
 
 def trial_of(flags: TrainFlags, choices: Choices, seed: int) -> tuple[str, Training]:
@@ -166,7 +139,7 @@ def _sharing(flags: TrainFlags, cells: Sequence[Choices], space: Space) -> dict[
     return dict(trial_of(flags, choices, flags.seed) for choices in shared)
 
 
-def tune(sweep: Sweep) -> dict[str, Any]:
+def tune(sweep: TuneFlags) -> dict[str, Any]:
     """Search the flags of `raycase train`, or run a grid of them.
 
     The best cell is trained again and saved.
@@ -189,7 +162,7 @@ def tune(sweep: Sweep) -> dict[str, Any]:
     models = {key: each.config.describe() for key, each in sharing.items()}
     identity = training.identity(parts) | {"cells": cells, "space": space, "models": models}
     identity |= {"fingerprint": fingerprint(identity)}
-    root = sweep.root
+    root = locate(str(flags.folder))
     claim(root, SWEEP, identity["fingerprint"], job="this very sweep", results=RESULTS, overwrite=flags.overwrite)
     trainer = ray_trainer(flags.workers, flags.gpus_per_worker, flags.cache_location)
     trials = Trials(

@@ -174,11 +174,9 @@ def read_prompt(prompt: str | Mapping[str, Any] | None) -> tuple[str | None, Own
         if prompt is not None and PromptStyle.TEMPLATE in dict(parse_views(prompt)):
             raise RequestError(f"--prompt: expected a file NAME.json with the template, got {prompt}")
         return prompt, None
+    values = json_file(prompt, "--prompt") if isinstance(prompt, str) else dict(prompt)
     try:
-        values = json_file(prompt, "--prompt") if isinstance(prompt, str) else dict(prompt)
         file = from_json(_PromptFile, values)
-    except RequestError:
-        raise
     except ValueError as error:
         raise RequestError(f"--prompt: {error}{f', in {prompt}' if isinstance(prompt, str) else ''}") from error
     views = "+".join(file.views)

@@ -27,7 +27,7 @@ class PromptTokenizer:
 
     def __post_init__(self) -> None:
         self.end_id = None if self.end_token is None else self.tokenizer.token_to_id(self.end_token)
-        assert self.end_token is None or self.end_id is not None
+        assert self.end_token is None or self.end_id is not None, f"{self.end_token!r} is no token"
         self.unknown_id: int | None = None
         with suppress(Exception):  # of a model that has no token for such a character
             [token] = self.tokenizer.model.tokenize("\U0010fffd")  # in no vocabulary; where there are bytes, several
@@ -77,19 +77,17 @@ class PromptTokenizer:
     def views(self, prompts: Sequence[Sequence[Rendered]]) -> list[list[Tokens]]:
         """Tokenise complete prompts, whose views have one text, and find the pooled tokens. One above `max_tokens`
         loses tokens from the end of the sentence, never of the condition or the template."""
-        texts = [prompt.text for prompt, *_ in prompts]
-        encodings = iter(self.tokenizer.encode_batch([text for text in texts if len(text) <= MOST_CHARACTERS]))
-        return [
-            [_refused(Reason.TOO_MANY_CHARACTERS)] * len(views)
-            if len(text) > MOST_CHARACTERS
-            else self._tokens(views, next(encodings))
-            for views, text in zip(prompts, texts, strict=True)
-        ]
+        texts = [prompt.text if len(prompt.text) <= MOST_CHARACTERS else "" for prompt, *_ in prompts]
+        each = zip(prompts, self.tokenizer.encode_batch(texts), strict=True)
+        return [_or_refused(self._tokens(views, encoding), len(views)) for views, encoding in each]
 
-    def _tokens(self, views: Sequence[Rendered], encoding: Encoding) -> list[Tokens]:
+    def _tokens(self, views: Sequence[Rendered], encoding: Encoding) -> list[Tokens] | Reason:
+        """The views of one prompt, or why it is refused."""
         ids, prompt = encoding.ids, views[0]
+        if len(prompt.text) > MOST_CHARACTERS:
+            return Reason.TOO_MANY_CHARACTERS
         if not self.known(ids):
-            return [_refused(Reason.UNKNOWN_TOKEN)] * len(views)
+            return Reason.UNKNOWN_TOKEN
         if self.end_id is not None and (not ids or ids[-1] != self.end_id):
             ids = [*ids, self.end_id]
         tokens_of: dict[tuple[int, int] | None, tuple[int, int]] = {None: (0, len(ids))}  # of a span of characters
@@ -97,7 +95,7 @@ class PromptTokenizer:
             if span is not None:
                 tokens_of[span] = self._span(encoding, prompt.text, *span)
                 if tokens_of[span] == (0, 0):
-                    return [_refused(reason)] * len(views)
+                    return reason
         for part in {view.pooled for view in views} - tokens_of.keys():
             assert part is not None
             tokens_of[part] = self._span(encoding, prompt.text, *part)
@@ -107,7 +105,7 @@ class PromptTokenizer:
             if prompt.sentence and encoding.offsets[last - 1][1] > prompt.sentence[1]:
                 last -= 1  # a token of the sentence's end and of what follows it, as `."`, stays
             if last - first <= over:
-                return [_refused(Reason.NO_ROOM)] * len(views)
+                return Reason.NO_ROOM
             ids = ids[: last - over] + ids[last:]
             spans = [(a if a < last else a - over, b if b < last else b - over) for a, b in spans]
             last -= over
@@ -122,8 +120,9 @@ class PromptTokenizer:
         return first, last
 
 
-def _refused(reason: Reason) -> Tokens:
-    return Tokens(ids=[], start=0, end=0, refused=reason)
+def _or_refused(found: list[Tokens] | Reason, views: int) -> list[Tokens]:
+    """The views of a prompt, or as many that are refused."""
+    return [Tokens(ids=[], start=0, end=0, refused=found)] * views if isinstance(found, Reason) else found
 
 
 def token_span(encoding: Encoding, start: int, end: int) -> tuple[int, int]:
@@ -174,7 +173,7 @@ def separated(
     texts = list(dict.fromkeys(text for row in rows for text in row))
     ids_of = dict(zip(texts, tokenize.parts(texts), strict=True))
     found = [_joined(around, tokenize, row, [ids_of[text] for text in row], shortened, apart) for row in rows]
-    views = [[_refused(each)] * (1 + apart) if isinstance(each, Reason) else each for each in found]
+    views = [_or_refused(each, 1 + apart) for each in found]
     return TokenBatch.of(*([view[i] for view in views] for i in range(1 + apart)))
 
 

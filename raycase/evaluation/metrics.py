@@ -21,9 +21,7 @@ def pearson(scores_N: np.ndarray, ratings_N: np.ndarray) -> float:
     """Pearson's correlation; NaN if one of the two is constant or has a value that is not finite, and without pairs."""
     if _undefined(scores_N) or _undefined(ratings_N):
         return float("nan")
-    a_N, b_N = (np.asarray(x, dtype=np.float64) - np.mean(x, dtype=np.float64) for x in (scores_N, ratings_N))
-    norms = np.sqrt((a_N @ a_N) * (b_N @ b_N))
-    return float(a_N @ b_N / norms) if norms > 0 else float("nan")
+    return float(np.corrcoef(scores_N, ratings_N)[0, 1])
 
 
 def _undefined(values_N: np.ndarray) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from raycase.errors import MOST_LABEL, RequestError, visible
+from raycase.errors import MOST_LABEL, RequestError, check_problems, visible
 from raycase.index.answers import STATED
 from raycase.index.index import LEAST_STATED, Index
 from raycase.index.lance_files import lance_errors
@@ -29,10 +29,10 @@ def read_examples(uri: str, labels: Sequence[str]) -> dict[str, list[str]]:
     label_of: dict[str, str] = {}
     for where, read in read_files(uri, (TEXT, LABEL), "--examples", words=(TEXT, LABEL)):
         for text, label in zip(read[TEXT], read[LABEL], strict=True):
-            if label not in texts:
-                raise RequestError(f"{where}: expected labels of --labels, got {visible(label, MOST_LABEL)!r}")
-            if (other := label_of.setdefault(text, label)) != label:
-                raise RequestError(f"{where}: expected one label of {text!r:.80}, got {other!r} and {label!r}")
+            other = label_of.setdefault(text, label)
+            unknown = f"{where}: expected labels of --labels, got {visible(label, MOST_LABEL)!r}"
+            several = f"{where}: expected one label of {text!r:.80}, got {other!r} and {label!r}"
+            check_problems({unknown: label not in texts, several: other != label})
             texts[label].append(text)
     if lacks := [label for label, of_label in texts.items() if not of_label]:
         raise RequestError(f"--examples: expected texts of every label, got none of {visible(lacks[0], MOST_LABEL)!r}")
@@ -93,6 +93,4 @@ def label_rows(
             MARGIN: pa.array(margin_B),
         }
         tables.append(pa.table(columns | ({STATED: pa.array(states_B)} if knows_stated else {})))
-    if not tables:
-        raise RequestError("--where: expected a filter that leaves rows to label, got one that leaves none")
     return pa.concat_tables(tables)

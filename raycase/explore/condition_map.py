@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import torch
 from scipy.linalg import orthogonal_procrustes
 
-from raycase.errors import MOST_LABEL, RequestError, needs_package, note, visible
+from raycase.errors import MOST_LABEL, RequestError, check_problems, needs_package, note, visible
 from raycase.explore.facets import find_clusters, score_words, weigh_texts
 from raycase.index.answers import looked_at
 from raycase.index.index import Index, print_replaced_condition, why_unweighed
@@ -105,10 +105,10 @@ def make_maps(
         condition, _ = index.blocks(name, exact_condition=exact_condition)
         print_replaced_condition(index, name, condition)
         conditions[condition] = None
-    if not conditions.keys() - {None}:
-        raise RequestError("--conditions: expected at least one, got none; the index has only unconditional vectors")
-    if len(conditions) > MOST_MAPS:
-        raise RequestError(f"--conditions: expected at most {MOST_MAPS - 1}, got {len(conditions.keys() - {None})}")
+    count = len(conditions.keys() - {None})
+    none = "--conditions: expected at least one, got none; the index has only unconditional vectors"
+    many = f"--conditions: expected at most {MOST_MAPS - 1}, got {count}"
+    check_problems({none: not count, many: count >= MOST_MAPS})
     if unweighed := why_unweighed(index, text_column, model):
         note(f"no weighed words: {unweighed}")
     with lance_errors(index.root):

@@ -41,8 +41,6 @@ def group_rows(index: Index, condition: str | None, blocks: Blocks, *, threshold
             yield offsets_B, vectors_BD.masked_fill(torch.from_numpy(unknown_N[offsets_B])[:, None], torch.nan)
 
     offsets_N, group_N = link(compared if unknown_N.any() else blocks, len(unknown_N), threshold)
-    if not len(offsets_N):
-        raise RequestError("--where: expected a filter that leaves rows to compare, got one that leaves none")
     with lance_errors(index.root):
         ids = index.dataset.take(offsets_N, columns=[ID])[ID].combine_chunks()
     counts = pc.value_counts(ids)

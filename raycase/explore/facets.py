@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from raycase.errors import MOST_LABEL, RequestError, check_problems, needs_package, visible
-from raycase.index.index import LEAST_STATED, WITH_STATED, Index, text_column, weigh_answers, why_unweighed
+from raycase.errors import check_problems, needs_package
+from raycase.index.index import LEAST_STATED, Index, text_column, weigh_answers, why_unweighed
 from raycase.index.lance_files import lance_errors
 from raycase.index.rows import BATCH_ROWS
 from raycase.index.topk import Block, Blocks, parts
@@ -73,7 +73,7 @@ def find_clusters(blocks: Blocks, clusters: int | None = None) -> Clusters:
     rows, sample_SD = sample(blocks(), max(FITTED, PER_CLUSTER * (clusters or NUMBERS[-1])))
     few = rows < (clusters or 0)
     problems = {
-        "--where: expected a filter that leaves rows to group, got one that leaves none": not rows,
+        "--stated: expected rows that state something of the condition, got none": not rows,
         f"--clusters: expected at most the {rows:,} rows there are to group, got {clusters or 0:,}": few,
         f"--clusters: expected a number for {rows} rows, got none; 3 rows or more need none": not clusters and rows < 3,
     }
@@ -248,8 +248,12 @@ def find_facets(
 ) -> Facets:
     """Group the rows in these blocks, which are under a condition of the index. stated: those that state nothing of it
     stand apart. column: with the texts; model: the index's, if it has moved. assigned: with assignments."""
+    index.check_conditional([] if condition is None else [condition], phrases=False, stated=stated)
     text, unweighed = text_column(index, column), why_unweighed(index, column, model)
-    not_stated = _not_stated(index, condition, blocks()) if stated else np.empty(0, np.int64)
+    not_stated = np.empty(0, np.int64)
+    if stated:
+        offsets_N = np.concatenate([offsets_B for offsets_B, _ in blocks()])
+        not_stated = offsets_N[index.stated_at(str(condition), offsets_N) < LEAST_STATED]
 
     def kept() -> Iterator[Block]:
         for offsets_B, vectors_BD in blocks():
@@ -263,18 +267,6 @@ def find_facets(
         table = _table(found.sizes, words, examples, len(not_stated), index.dataset.schema.field(ID).type)
         assignments = _assignments(index, found, not_stated) if assigned else None
     return Facets(table=table, assignments=assignments, unweighed=unweighed)
-
-
-def _not_stated(index: Index, condition: str | None, blocks: Iterable[Block]) -> np.ndarray:
-    """Offsets of the rows that state nothing of the condition."""
-    if condition is None or not index.gives_stated(condition):
-        raise RequestError(f"--stated: expected conditions {WITH_STATED}, got {visible(condition, MOST_LABEL)}")
-    offsets_N = np.concatenate([np.empty(0, np.int64), *(offsets_B for offsets_B, _ in blocks)])
-    not_stated = offsets_N[index.stated_at(condition, offsets_N) < LEAST_STATED]
-    if len(not_stated) == len(offsets_N) > 0:
-        label = visible(condition, MOST_LABEL)
-        raise RequestError(f"--stated: expected rows that state something of {label}, got none")
-    return not_stated
 
 
 def _table(

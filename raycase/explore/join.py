@@ -13,13 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from raycase.errors import RequestError, WorkError, check_problems
+from raycase.errors import WorkError, check_problems
 from raycase.io.places import begin, check_held, claim
 from raycase.io.schema import CONDITION, EMBEDDING, ID, RANK, SCORE, embedding_numbers, parquet_bytes
 from raycase.io.storage import fingerprint, locate
 from raycase.io.vectors import l2_normalize
 from raycase.job.runner import Runner
-from raycase.job.verify import FinishedOutput, open_written, read_manifest, read_rows
+from raycase.job.verify import FinishedOutput, open_written, read_rows
+from raycase.names import STALL_TIMEOUT
 
 GROUP_ROWS, BLOCK_ROWS = 16384, 2**18  # about the most queries of a group, and vectors that are held at a time
 NEIGHBOUR = "neighbour"
@@ -39,7 +40,7 @@ def join(
     shares: Mapping[str, float] | None = None,
     exclude_same: str | None = None,
     overwrite: bool = False,
-    stall_timeout: float = 60.0,
+    stall_timeout: float = STALL_TIMEOUT,
     group_rows: int = GROUP_ROWS,
     block_rows: int = BLOCK_ROWS,
 ) -> dict[str, int]:
@@ -50,7 +51,7 @@ def join(
     places = {"--query-vectors": query_vectors, "--vectors": vectors}
     outputs = {flag: open_written(uri, flag) for flag, uri in places.items()}
     _check_alike(outputs, shares, exclude_same)
-    manifests = [read_manifest(written.output)["manifest_files_sha256"] for written in outputs.values()]
+    manifests = [written.manifest["manifest_files_sha256"] for written in outputs.values()]
     asked = outputs["--query-vectors"]
     name = fingerprint([manifests, group_rows, k, exclude_same, *([shares] if shares else [])])
     results = (NEIGHBOURS,)
@@ -71,7 +72,7 @@ def join(
     if lost := sum(group[0] not in there for group in groups):
         missed = f"{lost} of {len(groups)} groups of queries are missing"
         raise WorkError(f"{root.uri}: {missed}; run the same command again")
-    count = read_manifest(asked.output)["pairs"] // (len(asked.job_file.config["conditions"]) if shares else 1)
+    count = asked.manifest["pairs"] // (len(asked.job_file.config["conditions"]) if shares else 1)
     rows = ds.dataset(folder.path, filesystem=folder.fs, format="parquet")
     found = count - rows.count_rows(filter=ds.field(RANK) == 1)
     return {"queries": count, "queries_without_neighbours": found, "neighbours": rows.count_rows()}
@@ -79,28 +80,29 @@ def join(
 
 def _check_alike(outputs: Mapping[str, FinishedOutput], shares: Mapping[str, float], exclude_same: str | None) -> None:
     """Refuse outputs that cannot be joined; they are by flag, the queries' first."""
+    problems: dict[str, object] = {}
     for flag, written in outputs.items():
-        if not written.names:
-            raise RequestError(f"{flag}: expected vectors in {written.output.root.uri}, got none")
-        columns = [ID, *written.job_file.config["keep_columns"]]
-        if exclude_same and exclude_same not in columns:
-            raise RequestError(f"--exclude-same: expected one of {', '.join(columns)}, got {exclude_same!r}")
+        config = written.job_file.config
+        columns, unknown = [ID, *config["keep_columns"]], {*shares} - {*(config["conditions"] or ())}
+        known, under = f"conditions that each row of {flag} has a vector under", min(unknown, default=None)
+        same = f"--exclude-same: expected one of {', '.join(columns)}, got {exclude_same!r}"
+        problems |= {
+            f"{flag}: expected vectors in {written.output.root.uri}, got none": not written.names,
+            same: (ID if exclude_same is None else exclude_same) not in columns,
+            f"--condition: expected {known}, got {under!r}": unknown,
+        }
     queries, vectors = outputs.values()
     asked, there = queries.job_file.config, vectors.job_file.config
     both = asked["conditions"] and there["conditions"] and not shares
     lacks = min({*asked["conditions"]} - {*there["conditions"]}, default=None) if both else None
     another = fingerprint(asked["model"]) != fingerprint(there["model"])
     mixed = queries.unconditional != vectors.unconditional
-    problems = {
+    problems |= {
         "--vectors: expected vectors of the queries' model, got another's; embed them with one model": another,
         "--vectors: expected both under conditions or both without, got one of each": mixed,
         f"--vectors: expected vectors under all conditions of the queries, got none under {lacks!r}": lacks is not None,
     }
     check_problems(problems)
-    for flag, config in zip(outputs, (asked, there), strict=True):
-        expected = f"--condition: expected conditions that each row of {flag} has a vector under"
-        if unknown := {*shares} - {*(config["conditions"] or ())}:
-            raise RequestError(f"{expected}, got {min(unknown)!r}")
 
 
 def _cut(written: FinishedOutput, rows: int) -> list[tuple[int, int]]:

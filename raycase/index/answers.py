@@ -20,11 +20,13 @@ from raycase.io.schema import CONDITION, RANK, SCORE
 if TYPE_CHECKING:
     from lance import LanceDataset
 
+    from raycase.models.fine_tuned import Scorer
     from raycase.tokens.words import Word
 
 # names of columns; `raycase.io.schema.RESERVED_COLUMNS` and `OF_ANSWERS` keep them off the input's
 QUERY, ASKED = "query", "asked"
 POOLED = "pooled"  # whether the condition was pooled from stored tokens, not embedded in advance
+COSINE = "cosine"  # the score before re-ranking
 STATED = "stated"  # where the model knows: probability that the text states something of the condition
 PARTS = "parts"  # under weighted conditions: the cosine under each
 VECTOR_RANK, TEXT_RANK = "vector_rank", "text_rank"  # by vectors and by words
@@ -90,6 +92,31 @@ def distinct_answers(
         found.append(ranked.filter(pa.array(done_H)))
         most *= LOOKED_AT
     return pa.concat_tables(found, promote_options="default").sort_by([(QUERY, "ascending"), (RANK, "ascending")])
+
+
+def rerank(answers: pa.Table, sentences: Sequence[str], scorer: Scorer, *, text: str, k: int) -> pa.Table:
+    """The first k answers of each query by the scorer's similarity; ties keep their order.
+
+    `answers` is a table of `Index.search` with the kept column `text`, `sentences` are its queries. The column `score`
+    becomes the scorer's, and the search's score becomes a new last column, `cosine`. Each distinct pair is scored once.
+    An answer without words has no score and comes last. Raises RequestError.
+    """
+    from raycase.models.configs import score_pairs
+
+    query_N = answers[QUERY].to_numpy()
+    asked = answers[ASKED].to_pylist() if scorer.config.known_conditions is None else None
+    firsts, seconds = [sentences[query] for query in query_N], [text or "" for text in answers[text].to_pylist()]
+    prepared = scorer.config.prepare_pairs(firsts, seconds, asked)
+    scores_N = score_pairs(scorer, prepared).vectors[:, 0].astype(np.float32)
+    descending_N = np.where(np.isnan(scores_N), np.inf, -scores_N)
+    order_N = np.lexsort((answers[RANK].to_numpy(), descending_N, query_N))
+    rank_N = np.arange(len(order_N)) - np.searchsorted(query_N[order_N], query_N[order_N])
+    names = answers.column_names
+    scores = pa.array(scores_N, answers[SCORE].type, from_pandas=True)  # NaN becomes null
+    reranked = answers.set_column(names.index(SCORE), SCORE, scores).append_column(COSINE, answers[SCORE])
+    ranks = pa.array(rank_N + 1, type=answers[RANK].type)
+    reranked = reranked.take(order_N).set_column(names.index(RANK), RANK, ranks)
+    return reranked.filter(pa.array(rank_N < k))
 
 
 # ---------------------------------------------------------------------------------------------- their words

@@ -44,7 +44,7 @@ def approximate_nearest(
         "q": vectors_QD if len(vectors_QD) > 1 else vectors_QD[0],
         "k": k + MORE,
         "metric": "dot",  # for columns with too few vectors to train an index, where Lance would default to L2
-        "refine_factor": math.ceil(options.candidates(k, REFINE) / (k + MORE)),
+        "refine_factor": math.ceil(min(options.candidates(k, REFINE), metadata.rows) / (k + MORE)),
     }
     for probes in ({"nprobes": options.nprobes}, {"minimum_nprobes": options.nprobes}):
         rows = dataset.to_table(

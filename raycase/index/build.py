@@ -61,9 +61,9 @@ from raycase.io.schema import (
 )
 from raycase.io.storage import Location, fingerprint, locate
 from raycase.io.vectors import l2_normalize
+from raycase.job.output import UnitFile
 from raycase.job.results import CHUNKED
-from raycase.job.units import UnitFile
-from raycase.job.verify import FinishedOutput, open_written, read_manifest
+from raycase.job.verify import FinishedOutput, open_written
 from raycase.names import Language
 
 if TYPE_CHECKING:
@@ -104,8 +104,10 @@ def build(
         if ready is None:
             wanted = f"expected a finished index at {root.uri} and no --overwrite beside it, got "
             wanted += f"{'both' if overwrite else 'none'}; build it with --embeddings alone"
-            check_problems({f"--delete: {wanted}": delete is not None, f"--replace: {wanted}": replace})
-        dataset, metadata = ready[1:] if ready else (None, _new_metadata(sources))
+            none = "--embeddings: expected an output of `raycase embed` for a new index, got none"
+            problems = {f"--delete: {wanted}": delete is not None, f"--replace: {wanted}": replace, none: not sources}
+            check_problems(problems)
+        dataset, metadata = ready[1:] if ready else (None, _new_metadata(sources[0]))
         if dataset is not None and (not root.is_local or dataset.version != dataset.latest_version):
             dataset.restore()  # behind it may be what a killed build wrote; Lance refuses commits of others from now on
         rows, settings = metadata.rows, (metadata.vector_index, metadata.exact_below)
@@ -153,12 +155,12 @@ def _finish(root: Location, dataset: LanceDataset, metadata: IndexMetadata, form
 def _open_ready(root: Location, shards: int | None, *, overwrite: bool) -> Version | None:
     """The index to add to; None for a new one."""
     there = os.listdir(root.path) if root.is_local and root.exists() else []
-    if others := [name for name in there if name != "data" and not name.startswith("_")]:
-        raise RequestError(f"--output: expected an index or a new folder, got {others[0]} in {root.uri}")
-    newest = open_newest(root)
-    if newest is not None and not is_index(newest):
+    got = [name for name in there if name != "data" and not name.startswith("_")]
+    if not got and (newest := open_newest(root)) is not None and not is_index(newest):
+        got = ["a Lance dataset"]
+    if got:
         raise RequestError(
-            f"--output: expected an index of `raycase index` or a new folder, got a Lance dataset in {root.uri}"
+            f"--output: expected an index of `raycase index` or a new folder, got {got[0]} in {root.uri}"
         )
     ready = None if overwrite else open_ready(root)
     if ready and shards not in (None, ready.metadata.shards):
@@ -167,12 +169,9 @@ def _open_ready(root: Location, shards: int | None, *, overwrite: bool) -> Versi
     return ready
 
 
-def _new_metadata(sources: Sequence[FinishedOutput]) -> IndexMetadata:
-    """The metadata of a new index."""
-    if not sources:
-        raise RequestError("--embeddings: expected an output of `raycase embed` for a new index, got none")
-    config = sources[0].job_file.config
-    name = read_manifest(sources[0].output)["model"]["name"]
+def _new_metadata(source: FinishedOutput) -> IndexMetadata:
+    """The metadata of a new index that begins with an output."""
+    config, name = source.job_file.config, source.manifest["model"]["name"]
     return IndexMetadata(model=config["model"], name=name, dtype=config["dtype"], chunk=config.get(CHUNKED, []))
 
 
@@ -181,28 +180,28 @@ def _check_sources(
 ) -> None:
     """Raise RequestError for an output of another model, or of other chunks. The first conditional vectors or tokens
     give the dimension to which all are cut."""
-    models = [source.job_file.config["model"] for source in sources if not source.unconditional or source.has_tokens]
+    first = [source.job_file.config["model"] for source in sources if not source.unconditional or source.has_tokens]
     had = () if dataset is None else dataset.schema.names
-    if models and CUT in models[0] and VECTOR not in had and CODES not in had:
-        metadata.model = metadata.model | {CUT: models[0][CUT]}
+    if first and CUT in first[0] and VECTOR not in had and CODES not in had:
+        metadata.model = metadata.model | {CUT: first[0][CUT]}
     for source in sources:
-        other = f"in {source.output.root.uri}; choose another index than {root.uri}, or pass --overwrite"
-        chunk = source.job_file.config.get(CHUNKED, [])
-        wanted, got = (" ".join(map(str, each)) or "none" for each in (metadata.chunk, chunk))
-        cut = f"--embeddings: expected the index's --chunk, --overlap and --late-chunking ({wanted})"
-        check_problems({f"{cut}, got others ({got}) {other}": chunk != metadata.chunk})
-        for name in ("text_column", "id_column"):
-            of_index, of_source = getattr(metadata, name), source.job_file.config[name]
-            setattr(metadata, name, of_source if of_index in (None, of_source) else "")
-        model = source.job_file.config["model"]
+        config, place = source.job_file.config, source.output.root.uri
+        model, chunk = config["model"], config.get(CHUNKED, [])
         if source.unconditional and not source.has_tokens and CUT in metadata.model:
             model = model | {CUT: metadata.model[CUT]}
-        expected, got = fingerprint(metadata.model)[:8], fingerprint(model)[:8]
-        if expected != got:
-            raise RequestError(
-                f"--embeddings: expected vectors of the index's model, {metadata.name} ({expected}), got another's "
-                f"({got}) {other}"
-            )
+        cut, own_cut = (" ".join(map(str, each)) or "none" for each in (metadata.chunk, chunk))
+        of, own = (fingerprint(each)[:8] for each in (metadata.model, model))
+        other = f"in {place}; choose another index than {root.uri}, or pass --overwrite"
+        chunks = f"--chunk, --overlap and --late-chunking ({cut}), got others ({own_cut})"
+        models = f"--embeddings: expected vectors of the index's model, {metadata.name} ({of}), got another's ({own})"
+        problems = {
+            f"--embeddings: expected the index's {chunks} {other}": cut != own_cut,
+            f"{models} {other}": of != own,
+        }
+        check_problems(problems)
+        for name in ("text_column", "id_column"):
+            of_index, of_source = getattr(metadata, name), config[name]
+            setattr(metadata, name, of_source if of_index in (None, of_source) else "")
 
 
 # ------------------------------------------------------------------------------------------ for `raycase embed --index`
@@ -286,14 +285,13 @@ def _schema(source: FinishedOutput, metadata: IndexMetadata) -> pa.Schema:
 
 def check_output_columns(dataset: LanceDataset, written: pa.Schema, output: Location) -> None:
     """Raise RequestError where the output has other columns than the index."""
-    expected = {f.name: str(f.type) for f in dataset.schema if f.name not in RESERVED_COLUMNS}
-    got = {f.name: str(f.type) for f in written if f.name not in RESERVED_COLUMNS}
-    if expected != got:
+    schemas = dataset.schema, written
+    expected, got = ([f"{f.name}: {f.type}" for f in of if f.name not in RESERVED_COLUMNS] for of in schemas)
+    if {*expected} != {*got}:
         raise RequestError(
-            f"{dataset.uri}: expected the index's columns ({', '.join(f'{n}: {t}' for n, t in expected.items())}), got "
-            f"({', '.join(f'{n}: {t}' for n, t in got.items())}) in {output.uri}; embed it with the same --id-column "
-            f"and --keep-columns, or without --index, and build anew: `raycase index --embeddings {output.uri} "
-            f"--output {dataset.uri} --overwrite`"
+            f"{dataset.uri}: expected the index's columns ({', '.join(expected)}), got ({', '.join(got)}) in "
+            f"{output.uri}; embed it with the same --id-column and --keep-columns, or without --index, and build anew: "
+            f"`raycase index --embeddings {output.uri} --output {dataset.uri} --overwrite`"
         )
 
 

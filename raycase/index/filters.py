@@ -183,8 +183,9 @@ class _Writer:
                     raise ValueError(f"{_shown(node)} may only be compared with a column of times or dates")
                 number, name = _whole(node, compared, is_day=to.this is exp.DType.DATE)
                 return f"arrow_cast({number}, '{name}')"  # else Lance would round it, and take it as local to its zone
-            case exp.Cast() if is_literal and not isinstance(node, exp.TryCast) and _is_type(to, exp):
-                return f"CAST({write(node.this)} AS {to.sql(**sql)})"
+            case exp.Cast() if is_literal and not isinstance(node, exp.TryCast):
+                if all(isinstance(part, (exp.DataType, exp.DataTypeParam, exp.Literal)) for part in to.walk()):
+                    return f"CAST({write(node.this)} AS {to.sql(**sql)})"
             case exp.Anonymous() if (name := node.name.lower()) in FUNCTIONS:
                 return f"{'btrim' if name == 'trim' else name}({listed})"  # Lance's parser keeps trim for itself
             case exp.Array():
@@ -204,11 +205,6 @@ class _Writer:
         if len({getattr(one, "tz", None) is None for one in types}) > 1:
             raise ValueError(f"{_shown(node)} compares times with a zone and without one")
         return types[0] if types and isinstance(node, (self.exp.Predicate, *self.signs)) else None
-
-
-def _is_type(node: Any, exp: Any) -> bool:
-    """Whether the type of a cast has numbers alone beside its name."""
-    return all(isinstance(part, (exp.DataType, exp.DataTypeParam, exp.Literal)) for part in node.walk())
 
 
 def _quoted(name: str) -> str:

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -28,12 +28,12 @@ from raycase.index.lance_files import (
     returned_columns,
     sql_and,
 )
-from raycase.index.options import Limits, Options
+from raycase.index.options import OF_APPROXIMATE, Limits, Options, options_of
 from raycase.index.query_encoder import QueryEncoder
 from raycase.index.rows import FEW, IndexRows
 from raycase.index.text_index import fused, fused_ranks, matching
 from raycase.index.topk import Block, Nearest, merge_top_k
-from raycase.index.weighted_search import Question, Term, check_weights, parts_column
+from raycase.index.weighted_search import MOST_COMBINED, Question, Term, check_weights, parts_column
 from raycase.io.locks import Shared, exclusive
 from raycase.io.schema import CONDITION, HAS_TOKENS, ID, RANK, TEXT, UNCONDITIONAL, VECTOR
 from raycase.io.storage import locate
@@ -41,24 +41,14 @@ from raycase.io.vectors import l2_normalize
 from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.models.embedder import Embedder, Texts, as_texts
 
-if TYPE_CHECKING:
-    pass
-
 LEAST_STATED = 0.5  # probability
-WITH_STATED = (
-    "that are pooled from stored tokens by a model trained on labelled texts (embed with --any-condition, and index "
-    "that output alone)"
-)
 QUERIES = 1024  # under one condition that are answered at a time
 COSINES = 2**25  # of queries and ids held at a time where conditions are combined
-MOST_COMBINED = 64  # conditions whose cosines are averaged
 AWAY = 4  # times as many candidates where a weight is negative: what is far under a condition is sketched less well
 CANDIDATES = 10  # times k: rows of each condition whose ids are combined, where a condition is searched approximately
 LEAST_POOLED, POOLED_REFINE = 5000, 50  # candidates by sketches that are pooled: as many, or times k
 
-WEIGHTS_TYPE = pa.list_(
-    pa.struct([pa.field("start", pa.int32()), pa.field("end", pa.int32()), pa.field("weight", pa.float32())])
-)
+WEIGHTS_TYPE = pa.list_(pa.struct({"start": pa.int32(), "end": pa.int32(), "weight": pa.float32()}))
 WEIGHED = 4096  # texts under conditions whose words are weighed at a time
 
 T = TypeVar("T")
@@ -138,7 +128,7 @@ class Index(Shared):
             >>> answers["text"].to_pylist()
             ['Two girls in red dresses play soccer.']
         """
-        sentences, how = as_texts(sentences, "sentences"), checks_types(Options)(**options)
+        sentences, how = as_texts(sentences, "sentences"), options_of(options)
         both = "hybrid: expected no stated beside it, got both: words do not show what a text states"
         check_problems({f"k: expected at least 1, got {k}": k < 1, both: how.hybrid and how.stated})
         weighted, count, terms = isinstance(conditions, Mapping), len(sentences), list[Sequence[Term]]()
@@ -171,7 +161,10 @@ class Index(Shared):
             raise RequestError(f"phrases: expected a condition and an index of condition pooling, got {got}")
         if stated and (weighted or not conditions or not all(map(self.gives_stated, conditions))):
             got = "weights" if weighted else ", ".join(sorted(conditions) or ["none"])
-            raise RequestError(f"stated: expected conditions {WITH_STATED}, got {got}")
+            raise RequestError(
+                "stated: expected conditions that are pooled from stored tokens by a model trained on labelled texts "
+                f"(embed with --any-condition, and index that output alone), got {got}"
+            )
 
     def _answers(self, question: Question, queries: Sequence[int], k: int) -> pa.Table:
         """The answers to some of the sentences."""
@@ -222,10 +215,6 @@ class Index(Shared):
 
     def _combined_candidates(self, question: Question, terms: Sequence[Term], queries: int, k: int) -> int | None:
         """`_candidates` of several conditions, beside the rows that are best under a stored one; 0: these alone."""
-        if len(terms) > MOST_COMBINED:
-            raise RequestError(
-                f"condition: expected one, or no more than the {MOST_COMBINED} that are combined, got {len(terms):,}"
-            )
         options = question.options
         rows = max(self.rows(term.condition) for term in terms)
         if options.exact or not self.metadata.is_approximate(rows):
@@ -284,7 +273,7 @@ class Index(Shared):
     ) -> Nearest:
         """The k rows nearest to vectors of any length under a condition of the index (None: unconditional), best first:
         (Q, D) -> cosines (Q, k), row offsets (Q, k); -inf and -1 where the filter leaves fewer. Where there are fewer
-        than k rows, k is their number. options: as of `search`. Raises RequestError."""
+        than k rows, k is their number. options: those of `search` for an approximate index. Raises RequestError."""
         condition = self.query_encoder.spelled(condition)
         if not self.rows(condition):
             names = ", ".join(map(repr, self.metadata.conditions))
@@ -295,8 +284,9 @@ class Index(Shared):
             vectors_QD = np.asarray(vectors_QD, np.float32)
         fits = vectors_QD.ndim == 2 and vectors_QD.shape[1] == dim and np.isfinite(vectors_QD).all()
         wrong = f"vectors_QD: expected finite numbers, (Q, {dim}), got {vectors_QD.shape} or others"
-        check_problems({f"k: expected at least 1, got {k}": k < 1, wrong: not fits})
-        how = checks_types(Options)(**options)
+        how, others = options_of(options), sorted(options.keys() - {*OF_APPROXIMATE})
+        unlike = f"options: expected none but {', '.join(OF_APPROXIMATE)}, got {', '.join(others)}; see `Index.search`"
+        check_problems({f"k: expected at least 1, got {k}": k < 1, wrong: not fits, unlike: others})
         return self._nearest(l2_normalize(vectors_QD), condition, k, self._checked(where), how)
 
     def _nearest(
@@ -361,18 +351,21 @@ class Index(Shared):
         self, asked: str | None, where: str | None = None, *, exact_condition: bool = False
     ) -> tuple[str | None, Callable[[], Iterator[Block]]]:
         """The condition that is searched for the one that was asked (None: unconditional), and what reads the offsets
-        and unit vectors of all rows under it that pass a filter, in blocks. Raises RequestError."""
+        and unit vectors of all rows under it that pass a filter, in blocks. Raises RequestError, also where none do."""
         passing = self._checked(where)
         condition = self.query_encoder.condition_for(asked, exact_condition)
 
         def read() -> Iterator[Block]:
-            found = self.vectors.blocks(condition, passing)
+            found, rows = self.vectors.blocks(condition, passing), 0
             while True:
                 with self.lock, lance_errors(self.root):
                     block = next(found, None)
                 if block is None:
-                    return
+                    break
+                rows += len(block[0])
                 yield block
+            if not rows:
+                raise RequestError("--where: expected a filter that leaves rows, got one that leaves none")
 
         return condition, read
 

@@ -3,8 +3,11 @@ Lance's arguments. Nothing slow is imported here."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from raycase.errors import RequestError, checks_types
 
 VectorIndexType = Literal["auto", "exact", "ivf-rq"]
 # how Lance makes an approximate one; auto takes the first. RaBitQ: codes of a bit a dimension
@@ -12,6 +15,7 @@ APPROXIMATE: dict[str, dict[str, Any]] = {"ivf-rq": {"index_type": "IVF_RQ", "nu
 NPROBES = 10  # partitions searched
 REFINE = 10  # times k: candidates compared by their exact cosine
 MOST_MEMORY = 2**20  # GiB
+MOST_EFFORT = 2**20  # of each number of `OF_APPROXIMATE`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +45,20 @@ class Options:
     def candidates(self, k: int, refine: int, least: int = 1) -> int:
         """How many rows are compared by their exact cosine for k answers, by this default of `refine`."""
         return self.refine * k if self.refine else max(k, round(self.factor * max(least, refine * k)))
+
+
+OF_APPROXIMATE = ("exact", "nprobes", "refine", "factor")
+
+
+def options_of(given: Mapping[str, Any]) -> Options:
+    """The options that were given by their names. Raises RequestError."""
+    options = checks_types(Options)(**given)
+    for name, least in (("nprobes", 1), ("refine", 1), ("factor", 0)):
+        number = getattr(options, name)
+        if number is not None and not (number and least <= number <= MOST_EFFORT):
+            expected = "above 0" if name == "factor" else "at least 1"
+            raise RequestError(f"{name}: expected a number {expected}, at most {MOST_EFFORT:,}, got {number}")
+    return options
 
 
 EFFORTS: dict[str, dict[str, Any]] = {  # options, by what `raycase search --effort` is given

@@ -18,7 +18,7 @@ from raycase.index.rows import remembered
 from raycase.io.storage import fingerprint
 from raycase.io.vectors import l2_normalize
 from raycase.models.configs import EmbedderConfig, check_known, check_room
-from raycase.models.embedder import Embedder
+from raycase.models.embedder import Embedder, as_texts, each_condition
 from raycase.models.registry import resolve_embedder
 
 ASKED = 64  # conditions that are remembered
@@ -65,9 +65,14 @@ class QueryEncoder:
         """As `Index.embed`."""
         encoder: Any = self.encoder
         with expecting(f"{named}: expected a text that {self.model} can embed", ValueError):
-            vectors_QD = l2_normalize((encoder.embed_phrases if phrases else encoder.embed)(sentences, condition))
-        check_known(encoder.config, sentences, named)
-        return vectors_QD
+            sentences = as_texts(sentences, "sentences")
+            if phrases:
+                vectors_QD, unknown_Q = encoder.phrase_vectors(sentences, condition)
+            else:
+                under = None if condition is None else each_condition(condition, sentences)
+                vectors_QD, unknown_Q = encoder.text_vectors(sentences, under)
+        check_known(encoder.config, sentences, unknown_Q, named)
+        return l2_normalize(vectors_QD)
 
     def ask(self, condition: str) -> tuple[ConditionQueries, Tensor]:
         """What a head of condition pooling keeps of a condition, and its temperatures."""

@@ -99,8 +99,10 @@ class TokenVectors:
 
     def pooler(self, basis: str, condition: str) -> Any:
         """What pools rows of a basis under a condition."""
-        key = basis, condition
-        return remembered(self.poolers, key, POOLERS, lambda: TokenPooler(self.codes(basis), *self.ask(condition)))
+        return remembered(self.poolers, (basis, condition), POOLERS, partial(self._new_pooler, basis, condition))
+
+    def _new_pooler(self, basis: str, condition: str) -> TokenPooler | SketchPooler:
+        return TokenPooler(self.codes(basis), *self.ask(condition))
 
     def blocks(self, condition: str, offsets_B: np.ndarray | None = None) -> Iterator[Block]:
         """Row offsets and unit vectors under a condition, of the rows at some offsets, or of all."""
@@ -165,9 +167,8 @@ class SketchVectors(TokenVectors):
 
         return remembered(self.known_axes, condition, CONDITIONS, make)
 
-    def pooler(self, basis: str, condition: str) -> Any:
-        key = basis, condition
-        return remembered(self.poolers, key, POOLERS, lambda: self._whole(*key).along(self.axes(condition)))
+    def _new_pooler(self, basis: str, condition: str) -> TokenPooler | SketchPooler:
+        return self._whole(basis, condition).along(self.axes(condition))
 
     def _whole(self, basis: str, condition: str) -> SketchPooler:
         return SketchPooler(self.sketch(basis), self.codes(basis), *self.ask(condition))
@@ -244,18 +245,15 @@ class ConditionVectors:
         under, part = sql_equals(CONDITION, condition), (condition, False)
         column = UNCONDITIONAL if condition is None else VECTOR
         size = 4 * self.metadata.rows_under(condition) * self.dataset.schema.field(column).type.list_size
-        if part not in self.cached and size > self._room:
-            rows = self.scan(columns=[OFFSET, column], filter=sql_and(under, where), batch_size=BATCH_ROWS)
-            yield from ((offsets_of(batch), vectors_of(batch[column])) for batch in rows.to_batches())
-            return
-        selected = self.offsets(under, where) if where else None
-        if selected is not None and not len(selected):
-            return
-        if part not in self.cached:
+        if part not in self.cached and size <= self._room:
             table = self.scan(columns=[OFFSET, column], filter=under).to_table()
             self.cached[part] = offsets_of(table), vectors_of(table[column])
             self._forget()
-        yield only(self.cached[part], selected)
+        if part in self.cached:
+            yield only(self.cached[part], self.offsets(under, where) if where else None)
+        else:
+            rows = self.scan(columns=[OFFSET, column], filter=sql_and(under, where), batch_size=BATCH_ROWS)
+            yield from ((offsets_of(batch), vectors_of(batch[column])) for batch in rows.to_batches())
 
     def offsets(self, passing: str, where: Filter | None) -> np.ndarray:
         """The offsets, ascending, of the rows that pass two filters: (N,)."""
@@ -278,7 +276,8 @@ class ConditionVectors:
         missing = np.setdiff1d(offsets_B, np.concatenate([np.empty(0, np.int64), *(known for known, _ in found)]))
         for block in self.pooled.blocks(condition, missing):
             blocks = self.remembered.setdefault(condition, [])
-            blocks.append(joined([block]))
+            if not any(np.isin(known, block[0]).any() for known, _ in blocks):  # else another thread pooled them, too
+                blocks.append(joined([block]))
             while len(blocks) > 1 and len(blocks[-1][0]) > len(blocks[-2][0]) // 2:
                 blocks[-2:] = [joined(blocks[-2:])]
             self._forget()

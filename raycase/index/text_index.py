@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raycase.errors import MOST_LABEL, RequestError, visible
-from raycase.index.answers import ASKED, PARTS, POOLED, QUERY, TEXT_RANK, VECTOR_RANK
+from raycase.index.answers import ASKED, PARTS, QUERY, TEXT_RANK, VECTOR_RANK, answer_table
 from raycase.index.filters import Filter
 from raycase.index.lance_files import OFFSET, offsets_of, returned_columns, sql_and, sql_in
 from raycase.io.schema import CONDITION, ID, RANK, SCORE, TEXT
@@ -96,12 +96,11 @@ def fused(vectors: ConditionVectors, answers: pa.Table, question: Question, k: i
         offset_of = dict(zip(hits[ID].to_pylist()[::-1], offsets_of(hits)[::-1].tolist(), strict=True))
         by_text = {one: rank for rank, one in enumerate(hits[ID].unique().to_pylist()[: fused_ranks(k)], 1)}
         others = np.array(sorted(offset_of[one] for one in by_text.keys() - {*own[ID].to_pylist()}), np.int64)
-        rows = dataset.take(others, columns=[*returned_columns(dataset), CONDITION])
-        is_pooled = np.any([vectors.is_pooled(one, others) for one in searched], axis=0)
-        pooled = pc.and_(pa.array(is_pooled), pc.is_null(rows[CONDITION]))
-        rows = rows.drop_columns([CONDITION]).append_column(POOLED, pooled)
-        for name in (QUERY, ASKED, CONDITION):
-            rows = rows.append_column(name, pa.array([first[name]] * len(others), own.schema.field(name).type))
+        pooled = np.any([vectors.is_pooled(one, others) for one in searched], axis=0)
+        pooled &= pc.is_null(dataset.take(others, columns=[CONDITION])[CONDITION]).to_numpy()
+        asked, none = (first[ASKED], first[CONDITION]), np.zeros(len(others))
+        rows = answer_table(dataset, np.full(len(others), query), *asked, pooled, none, none, others)
+        rows = rows.drop_columns([RANK, SCORE])  # by vectors they have none
         tables.append(_fused(pa.concat_tables([own, rows], promote_options="default"), by_text, k))
     return pa.concat_tables(tables)
 

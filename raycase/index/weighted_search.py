@@ -19,16 +19,18 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from raycase.errors import MOST_LABEL, RequestError, normal_words, visible
+from raycase.errors import MOST_LABEL, RequestError, check_problems, expecting, normal_words, visible
 from raycase.index.answers import ASKED
 from raycase.index.filters import Filter
 from raycase.index.options import Options
 from raycase.index.topk import DIGITS, Block, top_k
+from raycase.io.reader import distinct_words
 from raycase.io.schema import CONDITION
 
 PARTS_TYPE = pa.struct(
     [(ASKED, pa.string()), (CONDITION, pa.string()), ("weight", pa.float64()), ("cosine", pa.float32())]
 )
+MOST_COMBINED = 64  # conditions whose cosines are averaged
 PAIRS = 2**16  # of a query and a row whose cosines are computed at a time
 
 At = Callable[[str | None, np.ndarray], Tensor]  # a condition, row offsets (H,) -> unit vectors (H, D)
@@ -60,17 +62,10 @@ class Question:
 
 def weights_of(conditions: Sequence[str]) -> dict[str, float]:
     """The weights of conditions, 1 for one without."""
-    weights: dict[str, float] = {}
-    for given in conditions:
-        name, _, number = given.rpartition("=") if "=" in given else (given, "", "1")
-        if (normal := normal_words(name)) in weights:
-            raise RequestError(f"--condition: expected each condition once, got {visible(normal, MOST_LABEL)!r} twice")
-        try:
-            weights[normal] = float(number)
-        except ValueError as error:
-            got = visible(repr(given), MOST_LABEL)
-            raise RequestError(f"--condition: expected a number after '=', as in \"color=2\", got {got}") from error
-    return weights
+    pairs = [given.rpartition("=") if "=" in given else (given, "", "1") for given in conditions]
+    names = distinct_words((name for name, _, _ in pairs), "--condition")
+    with expecting("--condition: expected a number after '=', as in \"color=2\"", ValueError):
+        return {name: float(number) for name, (_, _, number) in zip(names, pairs, strict=True)}
 
 
 def check_weights(conditions: Mapping[str, Any], spelled: Callable[[str], str | None] = normal_words) -> Sequence[Term]:
@@ -88,8 +83,9 @@ def check_weights(conditions: Mapping[str, Any], spelled: Callable[[str], str | 
             raise RequestError(f"conditions: expected each condition once, got {visible(name, MOST_LABEL)!r} twice")
         found[name] = Term(asked=name, weight=number, phrase=None if weight is value else normal_words(phrase))
     largest = max((abs(one.weight) for one in found.values()), default=0)  # so that no sum of large ones is infinite
-    if not largest:
-        raise RequestError(f"conditions: expected a weight other than 0, got {'only zeros' if found else 'none'}")
+    zero = f"conditions: expected a weight other than 0, got {'only zeros' if found else 'none'}"
+    many = f"condition: expected one, or no more than the {MOST_COMBINED} that are combined, got {len(found):,}"
+    check_problems({zero: not largest, many: len(found) > MOST_COMBINED})
     total = math.fsum(abs(one.weight / largest) for one in found.values())
     return tuple(replace(one, share=one.weight / largest / total) for one in found.values())
 

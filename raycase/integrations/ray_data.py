@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from raycase.encoder.model_files import DEFAULT_MODEL
-from raycase.errors import names_arguments, normal_words
+from raycase.errors import check_problems, names_arguments, normal_words
 from raycase.io.reader import ROW, check_rows, read_conditions
 from raycase.io.schema import (
     BASIS,
@@ -30,6 +30,7 @@ from raycase.io.schema import (
     check_once,
     embedding_array,
     embedding_numbers,
+    without_views,
 )
 from raycase.job.results import Encoding, RowPairs, VectorResult
 from raycase.job.steps import encode_rows, prepare_rows
@@ -75,12 +76,12 @@ class Embed:
         on_unknown: OnUnknown = "reject",
         **options: Any,
     ) -> None:
-        if on_unknown not in get_args(OnUnknown):
-            raise ValueError(f"on_unknown: expected one of {', '.join(get_args(OnUnknown))}, got {on_unknown!r}")
         choices = {name: options.pop(name) for name in CHOICES & options.keys()}
         names = _conditions(conditions, resolve_embedder(model, **choices))
-        if names and condition_column is not None:
-            raise ValueError(f"expected conditions or condition_column, got {names} and {condition_column!r}")
+        unknown = f"on_unknown: expected one of {', '.join(get_args(OnUnknown))}, got {on_unknown!r}"
+        both = f"expected conditions or condition_column, got {names} and {condition_column!r}"
+        is_both = names and condition_column is not None
+        check_problems({unknown: on_unknown not in get_args(OnUnknown), both: is_both})
         self.model: Embedder = load(model, **choices, **options)
         columns = Columns(texts=(text_column,), id=None, condition=condition_column, keep=(), types={})
         pairs = RowPairs(columns=columns, conditions=tuple(names) or None, on_unknown=on_unknown)
@@ -156,8 +157,9 @@ class Pool:
         ids = pa.nulls(len(batch), pa.string())
         rows = pa.table({ID: ids, CODES: batch[CODES], UNCONDITIONAL_PART: batch[UNCONDITIONAL_PART]})
         table, _ = encode_rows(self.model, self.encoding, rows, None)
-        repeated = batch.drop_columns(own).take(table[ROW_OF_PAIR])
-        return repeated.append_column(CONDITION, table[CONDITION]).append_column(EMBEDDING, table[EMBEDDING])
+        others, added = batch.drop_columns(own).take(table[ROW_OF_PAIR]), table.select([CONDITION, EMBEDDING])
+        schema = pa.schema([*others.schema, *added.schema], others.schema.metadata)
+        return pa.table([*others.columns, *added.columns], schema=schema)  # a table without columns can append none
 
 
 def _conditions(conditions: str | Iterable[str], config: EmbedderConfig) -> list[str]:
@@ -175,8 +177,7 @@ def _table(batch: Any, *columns: str) -> pa.Table:
     for name in columns:
         check_once(name, batch.column_names, "a batch")
     for i, field in enumerate(batch.schema):
-        taken = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(field.type)
-        if taken is not None:  # `take` does not support views
+        if (taken := without_views(field.type)) != field.type:
             batch = batch.set_column(i, field.with_type(taken), batch[i].cast(taken))
     return batch
 

@@ -9,6 +9,7 @@ import torch
 from sentence_transformers.base.modules import InputModule
 
 from raycase.encoder.model_files import INSIDE
+from raycase.errors import check_problems
 from raycase.io.json_values import loads
 from raycase.io.storage import locate
 from raycase.models.embedder import Embedder
@@ -35,19 +36,16 @@ class Conditional(InputModule):
         self, inputs: Sequence[Any], prompt: str | None = None, condition: str | None = None, **kwargs: Any
     ) -> dict[str, Any]:
         """Each text and its condition. Raises ValueError for what is neither, and where some have none."""
-        if condition is not None and not isinstance(condition, str):
-            raise ValueError(
-                f"condition: expected one string, got {type(condition).__name__}; encode sorts its inputs, so give "
-                "pairs: encode([(text, condition), ...])"
-            )
-        if condition is not None and prompt:
-            raise ValueError(
-                f"expected condition or prompt, which is the condition here, got {condition!r}, {prompt!r}"
-            )
+        got = (
+            f"got {type(condition).__name__}; encode sorts its inputs, so give pairs: encode([(text, condition), ...])"
+        )
+        both = f"expected condition or prompt, which is the condition here, got {condition!r}, {prompt!r}"
+        is_one = condition is None or isinstance(condition, str)
+        check_problems({f"condition: expected one string, {got}": not is_one, both: condition is not None and prompt})
         pairs = [_pair(value, prompt or None if condition is None else condition) for value in inputs]
         conditions = [under for _, under in pairs]
-        if None in conditions and any(under is not None for under in conditions):
-            raise ValueError("expected a condition for each text or for none, got both: their vectors differ in length")
+        mixed = "expected a condition for each text or for none, got both: their vectors differ in length"
+        check_problems({mixed: None in conditions and {*conditions} != {None}})
         return {"texts": [text for text, _ in pairs], "conditions": None if None in conditions else conditions}
 
     def forward(self, features: dict[str, Any], *, condition: str | None = None, **kwargs: Any) -> dict[str, Any]:
@@ -88,8 +86,11 @@ def _pair(value: Any, condition: str | None) -> tuple[str, str | None]:
     """A text and its condition. Raises ValueError for anything else."""
     if isinstance(value, str):
         return value, condition
-    if isinstance(value, (tuple, list)) and len(value) == 2 and all(isinstance(part, str) for part in value):
-        if condition is not None:
-            raise ValueError(f"expected condition= or pairs, got both: {condition!r} and {tuple(value)!r}")
-        return value[0], value[1]
-    raise ValueError(f"expected a text or a pair (text, condition), got {value!r:.80}")
+    is_pair = isinstance(value, (tuple, list)) and len(value) == 2 and all(isinstance(part, str) for part in value)
+    check_problems(
+        {
+            f"expected a text or a pair (text, condition), got {value!r:.80}": not is_pair,
+            f"expected condition= or pairs, got both: {condition!r} and {value!r:.80}": condition is not None,
+        }
+    )
+    return value[0], value[1]

@@ -8,15 +8,16 @@ from dataclasses import dataclass, replace
 from glob import has_magic
 from math import inf
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pyarrow as pa
 from fsspec.utils import glob_translate
 
 from raycase.errors import RequestError, expecting, is_utf8, note
 from raycase.io.lance_dataset import Lance
-from raycase.io.source import CODECS, Csv, InputFile, Jsonl, Parquet, Source, TokenFile, ending_of
+from raycase.io.source import CODECS, InputFile, Parquet, Source, TokenFile, ending_of
 from raycase.io.storage import PACKAGE, Location, locate, mark, sha256_of_file
+from raycase.io.text_files import Csv, Jsonl
 
 FORMATS: dict[str, type[Source]] = {".parquet": Parquet, ".csv": Csv, ".jsonl": Jsonl}  # by how a name ends
 MARKED: list[type[Source]] = [Lance, TokenFile]  # known by the marks of their files
@@ -117,27 +118,20 @@ def _listed_here(root: Location) -> Listing:
     if os.path.isfile(root.path):
         return _listing(root, {root.path: _info(root.path)})
     if os.path.isdir(root.path):
-        return _listing(root, {path: _info(path) for path in _below(root.path)})
+        return _listing(root, {path: _info(path) for path in _below(root.path, inf, set())})
     base = above_wildcards(root.path)
     depth = inf if "**" in root.path else root.path.count("/") - base.rstrip("/").count("/")
     pattern = re.compile(glob_translate(root.path))
-    found = _below(base, depth) if has_magic(root.path) and os.path.isdir(base) else ()
+    found = _below(base, depth, set()) if has_magic(root.path) and os.path.isdir(base) else ()
     return _listing(replace(root, path=base), {path: _info(path) for path in found if pattern.match(path)})
 
 
-def _below(top: str, depth: float = inf) -> Iterator[str]:
-    """All files so many levels down but what is hidden. Links are followed; each folder is listed once."""
-    seen: set[str] = set()
-    for at, folders, names in os.walk(top, followlinks=True, onerror=_raise):
-        level = at.count("/") - top.rstrip("/").count("/") + 1
-        is_new = (real := os.path.realpath(at)) not in seen
+def _below(top: str, depth: float, seen: set[str]) -> Iterator[str]:
+    """All files so many levels down but what is hidden. Links are followed; folders in `seen` are not listed again."""
+    if depth and (real := os.path.realpath(top)) not in seen:
         seen.add(real)
-        folders[:] = sorted(name for name in folders if is_new and level < depth and not is_hidden(name))
-        yield from (os.path.join(at, name) for name in sorted(names) if is_new and not is_hidden(name))
-
-
-def _raise(error: OSError) -> NoReturn:
-    raise error
+        for path in (os.path.join(top, name) for name in sorted(os.listdir(top)) if not is_hidden(name)):
+            yield from _below(path, depth - 1, seen) if os.path.isdir(path) else (path,)
 
 
 def is_hidden(name: str) -> bool:

@@ -81,8 +81,6 @@ class Lance(Source):
             return None
         if not any(name.startswith("data/") and name.endswith(".lance") for name in others):
             return None
-        if not any(name.endswith(".manifest") for name, _ in (root / "_versions").entries()):
-            return None
         try:
             dataset = import_lance().dataset(**lance_place(root))
             size = sum(file.file_size_bytes or 0 for part in dataset.get_fragments() for file in part.metadata.files)

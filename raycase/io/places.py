@@ -15,7 +15,7 @@ from typing import Any
 
 from fsspec.utils import glob_translate
 
-from raycase.errors import RequestError, WorkError
+from raycase.errors import RequestError, WorkError, check_problems
 from raycase.io.inputs import FORMATS, above_wildcards
 from raycase.io.source import CODECS
 from raycase.io.storage import PACKAGE, Location, locate
@@ -60,13 +60,10 @@ def check_paths(*, reads: Paths = NONE, opens: Paths = NONE, writes: Mapping[str
     wanted = [(flag, to, to.uri) for flag, to in writes.items() if to.uri is not None]
     submitted = "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
     for flag, _, uri in (*((flag, None, uri) for flag, uri, _ in read), *wanted):
-        problem = None
-        if not uri.strip():
-            problem = f"a path or a URI, got {uri!r}"
-        elif submitted and "://" not in uri and not uri.startswith((PACKAGE, "/", "~")):
-            problem = f"an absolute path or a URI, got {uri!r}: a submitted job runs in a folder that Ray removes"
-        if problem:
-            raise RequestError(f"{flag}: expected {problem}")
+        is_relative = "://" not in uri and not uri.startswith((PACKAGE, "/", "~"))
+        got = f"path or a URI, got {uri!r}"
+        removed = f"{flag}: expected an absolute {got}: a submitted job runs in a folder that Ray removes"
+        check_problems({f"{flag}: expected a {got}": not uri.strip(), removed: submitted and is_relative})
     taken: dict[str, str] = {}  # what flags before write -> flag
     for flag, to, uri in wanted:
         if problem := _unfit(to, uri) or _clash(to, uri, read, taken):
@@ -90,6 +87,8 @@ def _unfit(to: File | Folder, uri: str) -> str | None:
             return f"a file, got the folder {uri}"
     place = Path(_resolved(location))
     folders = [place, *place.parents] if location.is_local else []
+    if isinstance(to, File) and (file := next(filter(os.path.isfile, folders[1:]), None)):
+        return f"a place in a folder, got {uri} below the file {file}"
     for folder in folders if isinstance(to, Folder) and to.names != OF_INDEX else folders[1:]:
         if all(os.path.isdir(folder / name) for name in OF_INDEX):
             return f"a place outside the index {folder}, got {location.uri}"

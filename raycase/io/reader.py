@@ -6,7 +6,7 @@ column) and the kept columns with the prefix `KEEP`; one of several files has `F
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from math import inf
 from typing import Any
@@ -30,8 +30,9 @@ from raycase.io.schema import (
     check_once,
     storage_type,
 )
-from raycase.io.source import Csv, InputFile, Line, Source, Span, SpanRows, readable
+from raycase.io.source import InputFile, Line, Source, Span, SpanRows, readable
 from raycase.io.storage import locate
+from raycase.io.text_files import Csv
 
 ROW, FILE, SECOND, CONDITIONS, KEEP = "row", "file", "second", "conditions", "keep:"
 CHUNKS = "chunks"  # of the text of a row
@@ -164,15 +165,11 @@ def _table_rows(table: pa.Table, rows: np.ndarray, columns: Columns) -> tuple[pa
     unit = pa.table(arrays)
     if _is_utf8(unit):
         return unit, []
-    broken: dict[int, str] = {}
+    broken: dict[int, tuple[Reason, str]] = {}
     for own in unit.column_names:
-        broken |= {i: own for i in range(len(unit)) if not _is_utf8(unit.select([own]).take(pa.array([i])))}
-    values = python_rows(unit.take(pa.array(broken, pa.int64())))
-    rejections = [
-        rejection(row, Reason.INVALID_UTF8, f"column {name.removeprefix(KEEP)}")
-        for row, name in zip(values, broken.values(), strict=True)
-    ]
-    return unit.filter(np.isin(np.arange(len(unit)), list(broken), invert=True)), rejections
+        why = Reason.INVALID_UTF8, f"column {own.removeprefix(KEEP)}"
+        broken |= {i: why for i in range(len(unit)) if not _is_utf8(unit.select([own]).take([i]))}
+    return without(unit, broken)
 
 
 def _is_utf8(table: pa.Table) -> bool:
@@ -262,27 +259,27 @@ def _checked(
         reject(text.is_null(), Reason.NULL_TEXT, detail)
         reject(pc.equal(pc.utf8_trim_whitespace(text), ""), Reason.EMPTY_TEXT, detail)
     reject(rows[ID].combine_chunks().is_null(), Reason.NULL_ID)
-    checked = rows
-    if CONDITIONS in rows.column_names:
-        normal = cache(normal_words)
-        found = [of_row and [each and normal(each) for each in of_row] for of_row in rows[CONDITIONS].to_pylist()]
-        for i, conditions in enumerate(found):
-            if problem := _condition_problem(conditions):
-                bad.setdefault(i, (problem, ""))
-        column = pa.array(found, pa.list_(pa.string()))
-        checked = rows.set_column(rows.column_names.index(CONDITIONS), CONDITIONS, column)
+    if CONDITIONS not in rows.column_names:
+        good, refused = without(rows, bad)
+        return good, rejections + refused
+    normal = cache(normal_words)
+    found = [of_row and [each and normal(each) for each in of_row] for of_row in rows[CONDITIONS].to_pylist()]
+    for i, conditions in enumerate(found):
+        if problem := _condition_problem(conditions):
+            bad.setdefault(i, (problem, ""))
+    good, refused = without(rows, bad)
+    column = pa.array([conditions for i, conditions in enumerate(found) if i not in bad], pa.list_(pa.string()))
+    return good.set_column(good.column_names.index(CONDITIONS), CONDITIONS, column), rejections + refused
+
+
+def without(rows: pa.Table, bad: Mapping[int, tuple[Reason, str]]) -> tuple[pa.Table, list[Rejection]]:
+    """A unit's rows without some, and these as rejections; `bad`: reason and detail by the number of the row."""
     if not bad:
-        return checked, rejections
-    for i, values in zip(sorted(bad), python_rows(rows.take(sorted(bad))), strict=True):
-        rejections.append(rejection(values, *bad[i]))
-    good = pa.array([i for i in range(len(rows)) if i not in bad], pa.int64())
-    return checked.take(good), rejections
-
-
-def python_rows(table: pa.Table) -> list[dict[str, Any]]:
-    """The rows as dictionaries."""
-    columns = [map(_python_value, column) for column in table.columns]
-    return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
+        return rows, []
+    is_bad = np.isin(np.arange(len(rows)), [*bad])
+    values = zip(*(map(_python_value, column) for column in rows.filter(is_bad).columns), strict=True)
+    named = (dict(zip(rows.column_names, row, strict=True)) for row in values)
+    return rows.filter(~is_bad), [_rejection(row, *bad[i]) for i, row in zip(sorted(bad), named, strict=True)]
 
 
 def _python_value(value: Any) -> Any:
@@ -294,7 +291,7 @@ def _python_value(value: Any) -> Any:
         return value.as_buffer().to_pybytes().decode("utf-8", "backslashreplace") if is_text else f"some {value.type}"
 
 
-def rejection(values: dict[str, Any], reason: Reason, detail: str = "") -> Rejection:
+def _rejection(values: dict[str, Any], reason: Reason, detail: str) -> Rejection:
     """The rejection of a row of a unit's table, given as a dictionary."""
     others = (ROW, FILE, CHUNKS, *TOKEN_COLUMNS)
     content = {name.removeprefix(KEEP): value for name, value in values.items() if name not in others}

@@ -177,24 +177,20 @@ def find_columns(
     columns = Columns(texts=texts, id=id, condition=condition, keep=others, types={})
     check_columns(schema, columns, uri)
     own = {ID: id, CONDITION: condition}  # columns of the output that may have their names in the input, too
-    advice = "is a column of the output; rename it in the input, or leave it out"
+    advice = "is a column of the output; rename it in the input, or pass --keep-columns without it"
     check_problems({f"--keep-columns: {name!r} {advice}": name in written and own.get(name) != name for name in kept})
     types = {name: _written_type(schema.field(name).type) for name in columns.names}
     types |= dict.fromkeys(columns.texts, pa.string())
     if id is not None and not pa.types.is_integer(types[id]):
         types[id] = pa.string()
     for name in columns.keep if second is None else ():  # scores are not indexed
-        problem = None
-        if not name or {*name} & {*".`\0"}:
-            problem = "a name that is empty or has a dot, a backtick or a NUL"
-        elif name in (*RESERVED_COLUMNS, *OF_ANSWERS, *OF_LANCE):
-            problem = "a name that an index or its answers have for themselves"
-        if problem:
-            raise RequestError(
-                f"--keep-columns: {uri}: expected kept columns that an index can have, got "
-                f"{visible(repr(name), MOST_LABEL)} with {problem}; rename it in the input, or pass --keep-columns "
-                "without it"
-            )
+        shown = visible(repr(name), MOST_LABEL)
+        got = f"--keep-columns: {uri}: expected kept columns that an index can have, got {shown} with a name that"
+        advice = "; rename it in the input, or pass --keep-columns without it"
+        taken = {*RESERVED_COLUMNS, *OF_ANSWERS, *OF_LANCE}
+        odd = f"{got} is empty or has a dot, a backtick or a NUL{advice}"
+        reserved = f"{got} an index or its answers have for themselves{advice}"
+        check_problems({odd: not name or {*name} & {*".`\0"}, reserved: name in taken})
     return replace(columns, types=types)
 
 
@@ -233,12 +229,22 @@ def check_once(name: str, names: Sequence[str], where: str, advice: str = "") ->
 
 def _written_type(type_: pa.DataType) -> pa.DataType:
     """The type in which a column is written: one for all integers and one for all floats, so that files agree."""
-    type_ = storage_type(type_)
+    type_ = storage_type(without_views(type_))
     if pa.types.is_integer(type_) and not pa.types.is_uint64(type_):
         return pa.int64()
     if pa.types.is_floating(type_):
         return pa.float64()
     return pa.string() if pa.types.is_null(type_) else type_
+
+
+def without_views(type_: pa.DataType) -> pa.DataType:
+    """The type with strings and bytes in place of views of them, of which Arrow's `take` knows none."""
+    if pa.types.is_struct(type_):
+        return pa.struct([field.with_type(without_views(field.type)) for field in type_])
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        several = pa.list_ if pa.types.is_list(type_) else pa.large_list
+        return several(type_.value_field.with_type(without_views(type_.value_type)))
+    return {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(type_, type_)
 
 
 def storage_type(type_: pa.DataType) -> pa.DataType:

@@ -175,9 +175,8 @@ def _has_credentials(scheme: str, rest: str) -> bool:
 def json_file(uri: str, flag: str) -> Any:
     """What a JSON file holds that a flag names. Raises RequestError."""
     source = locate(uri)
-    if not source.exists() or source.fs.isdir(source.path):
-        raise RequestError(f"{flag}: expected a JSON file, got {'a folder' if source.exists() else 'no'} {uri}")
-    return source.read_json()
+    with expecting(f"{flag}: expected a JSON file", OSError, why=source.why):
+        return source.read_json()
 
 
 def mark(info: Mapping[str, Any]) -> str:

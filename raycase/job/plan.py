@@ -23,8 +23,8 @@ from raycase.io.places import claim
 from raycase.io.schema import parquet_bytes, parquet_table
 from raycase.io.source import InputFile, Span
 from raycase.io.storage import Location, fingerprint
-from raycase.job.output import JobFile, Sharing, read_job
-from raycase.job.units import PlannedSpan, RowRange, Units, finished
+from raycase.job.output import JobFile, RowRange, Sharing, Units, finished, read_job
+from raycase.job.units import PlannedSpan
 
 if TYPE_CHECKING:  # its import takes seconds, and workers do not need it
     from raycase.job.request import Request
@@ -33,6 +33,7 @@ MOST_SPANS, SPAN_BYTES = 2000, 16 * 2**20  # of a text file: about the most span
 UNITS_TOGETHER = 16  # of spans that Ray reads in one task, at most, but for the units of one span
 AT_ONCE = 4096  # spans that are objects at a time
 OLDER = {"on_unknown": "embed"}  # what jobs mean that do not name it
+SHOWN = {"word_bytes": "token_bytes"}  # what a flag is called in a job's file: its name
 READERS, FILES_AT_ONCE = 32, 256  # threads that cut files into spans, and how many files they are ahead
 COLUMNS = [field.name for field in fields(Span) if field.name != "spans"]
 FILE, START, ROWS = (COLUMNS.index(name) for name in ("file", "start", "rows"))
@@ -76,6 +77,7 @@ def _difference(recorded: object, requested: object, path: str = "") -> str:
         for key in sorted(recorded.keys() | requested.keys()):
             if recorded.get(key) != requested.get(key):
                 return _difference(recorded.get(key), requested.get(key), f"{path}.{key}".lstrip("."))
+    path = SHOWN.get(path, path)
     return f"{path}: {visible(recorded, MOST_LABEL)} there, {visible(requested, MOST_LABEL)} requested"
 
 

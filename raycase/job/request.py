@@ -13,6 +13,7 @@ from raycase.io.inputs import Listing, list_input, peek, source_of
 from raycase.io.source import InputFile
 from raycase.job.output import JobFile, Output, read_job
 from raycase.job.results import Encoding
+from raycase.names import STALL_TIMEOUT
 
 ROWS_OF_UNIT = 4096  # at most, by default
 Found = TypeVar("Found")
@@ -28,7 +29,7 @@ class Actors:
 
     count: tuple[int, int] | None = None
     gpus: float | None = None
-    stall_timeout: float = 60.0
+    stall_timeout: float = STALL_TIMEOUT
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,8 @@ from raycase.io.schema import (
     DOCUMENT,
     EMBEDDING,
     ID,
+    PAIR_REJECTED,
+    ROW_OF_PAIR,
     Columns,
     Reason,
     embedding_array,
@@ -31,7 +33,7 @@ from raycase.io.schema import (
 )
 from raycase.io.storage import locate
 from raycase.io.vectors import int8_numbers, l2_normalize, peak_normalize, sign_bits
-from raycase.names import Compute, Dtype, OnLong, OnUnknown
+from raycase.names import Compile, Compute, Dtype, OnLong, OnUnknown
 from raycase.tokens.stored import StoredTokens, TokenFormat
 
 if TYPE_CHECKING:  # torch, which takes seconds to import
@@ -46,7 +48,6 @@ EMBEDDINGS, SCORES = "embeddings", "scores"  # folders of units: of `raycase emb
 CHUNKED = "chunk"  # in the configuration of a job that cuts texts: as `IndexMetadata.chunk`
 FULL_DIGITS = 0x400  # the bits of 6.1e-5, the smallest float16 with all of its digits
 SMALL = {"int8": int8_numbers, "binary": sign_bits}  # what is written in place of vectors of float32
-Compile = Literal["auto", "on", "off"]
 Computed = list[tuple[pa.Field, pa.Array]]  # columns of the output
 
 
@@ -311,3 +312,34 @@ def count_defects(rows: int, table: pa.Table, config: Mapping[str, Any]) -> Iter
             yield f"chunks of other documents than {rows}, or not all of each"
     elif len(table) != rows * each if each else len(table) < rows:
         yield f"{len(table)} pairs of {rows} rows"
+
+
+def pair_reasons(
+    encoding: Encoding, encoded: Encoded, prepared: Prepared | None, row_N: np.ndarray
+) -> list[Reason | None]:
+    """Why each pair is rejected: refused, too long, not finite as written, or unknown to the encoder."""
+    pairs, reasons = encoding.pairs, list(encoded.refused)
+    if prepared is not None and len(row_N) and pairs.on_unknown == "reject":
+        unknown_N = prepared.unknown.reshape(-1, len(row_N)).any(axis=0)
+        unknown_N &= ~np.isin(row_N, row_N[~unknown_N])
+    else:
+        unknown_N = np.zeros(len(row_N), bool)
+    long_N = encoded.truncated & (pairs.on_long == "reject")
+    for wrong_N, reason in (
+        (long_N, Reason.TEXT_TOO_LONG), (~encoded.finite, encoding.result.NOT_FINITE), (unknown_N, Reason.NOTHING_KNOWN)
+    ):  # fmt: skip
+        for pair in np.flatnonzero(wrong_N).tolist():
+            reasons[pair] = reasons[pair] or reason
+    return reasons
+
+
+def accepted(pairs: pa.Table) -> tuple[pa.Table, dict[int, Reason]]:
+    """The pairs of the rows whose pairs are all good, and why the other rows are rejected: by the first that is not."""
+    if pairs[PAIR_REJECTED].null_count == len(pairs):
+        return pairs, {}
+    row_N = pairs[ROW_OF_PAIR].to_numpy()
+    reasons: dict[int, Reason] = {}
+    for row, reason in zip(row_N.tolist(), pairs[PAIR_REJECTED].to_pylist(), strict=True):
+        if reason is not None:
+            reasons.setdefault(row, Reason(reason))
+    return pairs.filter(pa.array(~np.isin(row_N, list(reasons)))), reasons

@@ -12,14 +12,15 @@ from raycase.encoder.token_batch import Work
 from raycase.errors import TO_UTF8, WorkError, expecting, note
 from raycase.io.schema import Reason
 from raycase.io.storage import SHOWN_LATE
-from raycase.job.output import JobFile, check_held, write_job
+from raycase.job.manifest import Lines, read_manifest, write_manifest
+from raycase.job.output import JobFile, Units, check_held, drop_strays, finished, write_job
 from raycase.job.plan import find_job_file, make_plan
 from raycase.job.request import Request
 from raycase.job.results import TokenResult
 from raycase.job.runner import Runner, progress_bar
 from raycase.job.sample import choose_basis
-from raycase.job.units import UnitLine, Units, WrittenUnit, drop_strays, finished
-from raycase.job.verify import Lines, listed_defects, read_manifest, repeated_ids, several_rows, write_manifest
+from raycase.job.units import DamagedError, UnitLine, WrittenUnit
+from raycase.job.verify import listed_defects, repeated_ids, several_rows
 
 COUNTS = ("rows_in", "rows_out", "rows_rejected", "rows_truncated", "pairs", "distinct_pairs")
 
@@ -143,15 +144,18 @@ def _account(
     if progress.units or not output.manifest.exists():
         values["repeated_ids"] = repeated_ids(output, job_file.config, units.names, runner)
         write_manifest(output, lines.of(units), values)
-    for defect in listed_defects(output):
+    advice = "; remove manifest.json and manifest_files.parquet and run the same command again"
+    with expecting(f"{output.root.uri}: expected a whole manifest", DamagedError, advice=advice, raises=WorkError):
+        manifest, written = read_manifest(output)
+        defects = list(listed_defects(output, manifest, written))
+    for defect in defects:
         raise WorkError(f"{output.root.uri}: {defect}; remove the file and run the same command again")
-    manifest = read_manifest(output)
     result = {name: manifest[name] for name in COUNTS} | this_run
     result |= {"output": output.root.uri, "manifest": output.manifest.uri}
     if cut := manifest["rows_truncated"]:
         most = of.model.encoder.max_tokens
         note(f"{cut:,} of {manifest['rows_in']:,} texts were cut at {most:,} tokens (--on-long reject: reject them)")
-    if problem := several_rows(manifest.get("repeated_ids", [])):
+    if problem := several_rows(manifest["repeated_ids"]):
         raise UnfitError(f"{output.root.uri}: expected {problem}", result)
     if manifest["rows_rejected"] > request.max_rejected * manifest["rows_in"]:
         raise UnfitError(

@@ -16,9 +16,9 @@ from raycase.io.schema import OF_PAIRS, TEXT, parquet_bytes
 from raycase.io.storage import PACKAGE
 from raycase.job.plan import Plan, find_job_file, make_plan
 from raycase.job.request import Request
-from raycase.job.results import Encoding, TokenResult, VectorResult
+from raycase.job.results import Encoding, TokenResult, VectorResult, accepted
 from raycase.job.runner import Runner
-from raycase.job.steps import EncodeUnits, accepted, encode_rows, prepare_rows, read_rows_of, text_rows
+from raycase.job.steps import EncodeUnits, encode_rows, prepare_rows, read_rows_of, text_rows
 
 if TYPE_CHECKING:
     from raycase.models.condition_pooling import ConditionPooling

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from raycase.encoder.token_batch import Prepared
 from raycase.errors import RequestError, WorkError, named
 from raycase.io.inputs import source_of
-from raycase.io.reader import CHUNKS, CONDITIONS, FILE, KEEP, ROW, TEXTS, python_rows, read_span, rejection
+from raycase.io.reader import CHUNKS, CONDITIONS, FILE, KEEP, ROW, TEXTS, read_span, without
 from raycase.io.schema import (
     CHUNK,
     CONDITION,
@@ -35,10 +35,9 @@ from raycase.io.schema import (
     START,
     TEXT,
     Reason,
-    Rejection,
     rejected_table,
 )
-from raycase.job.results import Encoding, RowPairs
+from raycase.job.results import Encoding, RowPairs, accepted, pair_reasons
 from raycase.job.units import EncodedUnit, PlannedSpan, ReadUnit, naming, spans_from_arrow
 from raycase.models.pairs import Indexed
 
@@ -86,12 +85,6 @@ def read_arrow(spans: pa.Table, *, encoding: Encoding) -> Iterator[pa.Table]:
         yield unit.to_arrow()
 
 
-def without(rows: pa.Table, whys: dict[int, str], reason: Reason) -> tuple[pa.Table, list[Rejection]]:
-    """A unit's rows without some, and these as rejections; `whys`: the detail by the number of the row."""
-    kept = rows.filter(pa.array([row not in whys for row in range(len(rows))], pa.bool_()))
-    return kept, [rejection(python_rows(rows.slice(row, 1))[0], reason, why) for row, why in whys.items()]
-
-
 def read_rows_of(planned: PlannedSpan, encoding: Encoding) -> Iterator[tuple[pa.Table, pa.Table]]:
     """The rows of each unit of a span, in the column `CHUNKS` those of documents, and those rejected, in order."""
     chunking, uri = encoding.pairs.chunking, planned.files[0].uri
@@ -101,9 +94,10 @@ def read_rows_of(planned: PlannedSpan, encoding: Encoding) -> Iterator[tuple[pa.
                 [{START: start, END: end} for start, end in chunking.cut(encoding.model.encoder, text)]
                 for text in rows[TEXT].to_pylist()
             ]
-            empty = {row: "nothing that can be seen" for row, chunks in enumerate(cut) if not chunks}
-            rows, empty_rows = without(rows.append_column(CHUNKS, pa.array(cut, CHUNKS_TYPE)), empty, Reason.EMPTY_TEXT)
-            rejected = rejected_table(uri, empty_rows, rejected)
+            why = Reason.EMPTY_TEXT, "nothing that can be seen"
+            empty = {row: why for row, chunks in enumerate(cut) if not chunks}
+            rows, rejections = without(rows.append_column(CHUNKS, pa.array(cut, CHUNKS_TYPE)), empty)
+            rejected = rejected_table(uri, rejections, rejected)
         yield rows, rejected
 
 
@@ -257,25 +251,25 @@ class EncodeUnits:
         except Exception as error:
             what = f"encoding rows from {unit.start} of {unit.uri}"
             _check_memory(what, error)
-            if why := self._failing(_accepted_row(self.encoding, unit.rows), what):
-                raise WorkError(f"{what}: the encoder fails at any text: {why[0]}") from error
-            return self.rejecting(unit, self._failing(unit.rows, what), Reason.FAILED)
+            if bad := self._failing(_accepted_row(self.encoding, unit.rows), what):
+                raise WorkError(f"{what}: the encoder fails at any text: {bad[0][1]}") from error
+            return self.rejecting(unit, self._failing(unit.rows, what))
 
-    def _failing(self, rows: pa.Table, what: str, first: int = 0) -> dict[int, str]:
+    def _failing(self, rows: pa.Table, what: str, first: int = 0) -> dict[int, tuple[Reason, str]]:
         """The rows that fail, by their number, with the error; they are found by halves."""
         try:
             encode_rows(self.system, self.encoding, rows, prepare_rows(rows, self.encoding))
         except Exception as error:
             _check_memory(what, error)
             if len(rows) == 1:
-                return {first: named(error)}
+                return {first: (Reason.FAILED, named(error))}
             half = len(rows) // 2
             return self._failing(rows[:half], what, first) | self._failing(rows[half:], what, first + half)
         return {}
 
-    def rejecting(self, unit: ReadUnit, whys: dict[int, str], reason: Reason) -> EncodedUnit:
-        """Encode a unit without some of its rows, which are rejected; `whys`: the detail by the number of the row."""
-        kept, rejections = without(unit.rows, whys, reason)
+    def rejecting(self, unit: ReadUnit, bad: Mapping[int, tuple[Reason, str]]) -> EncodedUnit:
+        """Encode a unit without some of its rows, which are rejected as by `without`."""
+        kept, rejections = without(unit.rows, bad)
         rejected = rejected_table(unit.uri, rejections, unit.rejected)
         return self._encode(replace(unit, rows=kept, prepared=None, rejected=rejected))
 
@@ -285,7 +279,7 @@ class EncodeUnits:
         prepared = prepare_rows(unit.rows, self.encoding) if unit.prepared is None else unit.prepared
         pairs, encoded = encode_rows(self.system, self.encoding, unit.rows, prepared)
         table, reasons = accepted(pairs)
-        rejections = [rejection(python_rows(unit.rows.slice(i, 1))[0], why) for i, why in sorted(reasons.items())]
+        _, rejections = without(unit.rows, {row: (reason, "") for row, reason in reasons.items()})
         seconds = time.time() - began
         if self.compile == "auto" and seconds * (self.units - 1) > COMPILE_REPAID:
             self.system.compile()
@@ -351,34 +345,3 @@ def encode_rows(
     return table.append_column(
         PAIR_REJECTED, pa.array(pair_reasons(encoding, encoded, prepared, row_N), pa.string())
     ), encoded
-
-
-def pair_reasons(
-    encoding: Encoding, encoded: Encoded, prepared: Prepared | None, row_N: np.ndarray
-) -> list[Reason | None]:
-    """Why each pair is rejected: refused, too long, not finite as written, or unknown to the encoder."""
-    pairs, reasons = encoding.pairs, list(encoded.refused)
-    if prepared is not None and len(row_N) and pairs.on_unknown == "reject":
-        unknown_N = prepared.unknown.reshape(-1, len(row_N)).any(axis=0)
-        unknown_N &= ~np.isin(row_N, row_N[~unknown_N])
-    else:
-        unknown_N = np.zeros(len(row_N), bool)
-    long_N = encoded.truncated & (pairs.on_long == "reject")
-    for wrong_N, reason in (
-        (long_N, Reason.TEXT_TOO_LONG), (~encoded.finite, encoding.result.NOT_FINITE), (unknown_N, Reason.NOTHING_KNOWN)
-    ):  # fmt: skip
-        for pair in np.flatnonzero(wrong_N).tolist():
-            reasons[pair] = reasons[pair] or reason
-    return reasons
-
-
-def accepted(pairs: pa.Table) -> tuple[pa.Table, dict[int, Reason]]:
-    """The pairs of the rows whose pairs are all good, and why the other rows are rejected: by the first that is not."""
-    if pairs[PAIR_REJECTED].null_count == len(pairs):
-        return pairs, {}
-    row_N = pairs[ROW_OF_PAIR].to_numpy()
-    reasons: dict[int, Reason] = {}
-    for row, reason in zip(row_N.tolist(), pairs[PAIR_REJECTED].to_pylist(), strict=True):
-        if reason is not None:
-            reasons.setdefault(row, Reason(reason))
-    return pairs.filter(pa.array(~np.isin(row_N, list(reasons)))), reasons

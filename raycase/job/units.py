@@ -1,4 +1,4 @@
-"""The units of a job: what its steps hand to each other, and their files, whose listing is the checkpoint.
+"""The units of a job: what its steps hand to each other, and how their files are written and read back.
 
 A step's result is on Ray ONE row of an Arrow table, with a unit's tables as bytes: Ray Data splits large blocks by rows
 and calls nothing for empty ones, so a unit of many rows could arrive in parts. No torch is imported.
@@ -6,22 +6,16 @@ and calls nothing for empty ones, so a unit of many rows could arrive in parts. 
 
 import hashlib
 import json
-import re
 import time
-from array import array
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
-from itertools import pairwise
 from typing import Any, BinaryIO, Self
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from typing_extensions import TypedDict
 
 from raycase.encoder.token_batch import Prepared, Work
 from raycase.errors import RequestError, WorkError, expecting, named
@@ -29,11 +23,10 @@ from raycase.io.json_values import from_json, loads
 from raycase.io.schema import ROW_OF_PAIR, parquet_bytes, parquet_table
 from raycase.io.source import InputFile, Span
 from raycase.io.storage import Location
-from raycase.job.output import Output
+from raycase.job.output import Output, RowRange, UnitFile
 from raycase.job.results import EMBEDDINGS
 
 STATS = b"raycase"  # key of a unit's counts in the metadata of its file
-RowRange = tuple[int, int]  # rows [start, end) of a file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,135 +153,7 @@ def _value(field: str, value: pa.Scalar) -> Any:
     return value.as_py()
 
 
-# ----------------------------------------------------------------------------------------------------------- files
-
-
-@dataclass(frozen=True, order=True)
-class UnitFile:
-    """A finished unit: `rows` rows from `start` of input file number `file`, or of small files that begin with it."""
-
-    file: int
-    start: int
-    rows_out: int
-    rows_rejected: int
-
-    @property
-    def end(self) -> int:
-        return self.start + self.rows_out + self.rows_rejected
-
-    def name(self, fingerprint8: str) -> str:
-        return f"{fingerprint8}-{self.file:05d}-{self.start:012d}-{self.rows_out}-{self.rows_rejected}.parquet"
-
-    @classmethod
-    def parse(cls, name: str) -> Self:
-        """The opposite of `name`."""
-        return cls(*map(int, name.removesuffix(".parquet").split("-")[1:]))
-
-
-# As `UnitFile.name` writes them, with numbers that 64 bits hold: a unit is found again under the name that it has.
-_UNIT_NAME = re.compile(
-    r"([0-9a-f]{8})-([0-9]{5}|[1-9][0-9]{5,8})-([0-9]{12}|[1-9][0-9]{12,17})"
-    r"-(0|[1-9][0-9]{0,17})-(0|[1-9][0-9]{0,17})\.parquet"
-)
-
-
-class Units:
-    """Finished units of one job that share no row, in the order of the input. A million take 40 MB."""
-
-    def __init__(self, values_N4: np.ndarray, fingerprint8: str) -> None:
-        """(N, 4) int64: file, start, rows out, rows rejected, in any order.
-
-        Units overlap if a late writer of a stopped run finished one that was cut otherwise since: of those that start
-        at the same row the longest counts, and none that overlaps an earlier one.
-        """
-        self.fingerprint8 = fingerprint8
-        file, start, rows = values_N4[:, 0], values_N4[:, 1], values_N4[:, 2] + values_N4[:, 3]
-        order = np.lexsort((-rows, start, file))
-        counted, end = [], (0, 0)  # which units count; the file of the last one, and the row behind it
-        of_N4 = np.stack([order, file[order], start[order], (start + rows)[order]], 1)
-        for unit, *at, behind in map(np.ndarray.tolist, of_N4):
-            if tuple(at) >= end:
-                counted.append(unit)
-                end = at[0], behind
-        self.values_N4 = values_N4[counted]
-        self.file, self.start = self.values_N4[:, 0], self.values_N4[:, 1]
-        self.end = self.start + self.values_N4[:, 2] + self.values_N4[:, 3]
-        files, first = np.unique(self.file, return_index=True)
-        self._slices = dict(zip(files.tolist(), pairwise([*first.tolist(), len(self)]), strict=True))
-
-    def __len__(self) -> int:
-        return len(self.values_N4)
-
-    def __iter__(self) -> Iterator[UnitFile]:
-        return (UnitFile(*row) for row in map(np.ndarray.tolist, self.values_N4))
-
-    @property
-    def names(self) -> Iterator[str]:
-        """Their file names, in the order of the input."""
-        return (unit.name(self.fingerprint8) for unit in self)
-
-    def inner_gap(self) -> tuple[int, int, int] | None:
-        """The first rows that no unit covers before a later unit of their file: the file, first row and end."""
-        behind = np.where(np.diff(self.file, prepend=-1) != 0, 0, np.roll(self.end, 1))
-        at = np.flatnonzero(self.start != behind)[:1]
-        return next(((int(self.file[i]), int(behind[i]), int(self.start[i])) for i in at), None)
-
-    def gaps(self, file: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Rows [start, end) of a file that no unit covers, one stretch after the other."""
-        first, last = self._slices.get(file, (0, 0))
-        for i in range(bisect_right(self.end, start, first, last), last):
-            if self.start[i] >= end:
-                break
-            if self.start[i] > start:
-                yield start, int(self.start[i])
-            start = int(self.end[i])
-        if start < end:
-            yield start, end
-
-    def missing(self, rows: Sequence[int]) -> int:
-        """How many of the first `rows` rows of each file are in no unit."""
-        limits = np.asarray(rows, dtype=np.int64)
-        known = self.file < len(limits)
-        limit = limits[self.file[known]]
-        covered = np.minimum(self.end[known], limit) - np.minimum(self.start[known], limit)
-        return int(limits.sum() - covered.sum())
-
-
-def finished(names: Iterable[str], fingerprint8: str) -> tuple[Units, list[str]]:
-    """The units of the job with this fingerprint (8 digits) among file names, and the other names: strays."""
-    values, strays = array("q"), []
-    for name in names:
-        match = _UNIT_NAME.fullmatch(name)
-        if match and match[1] == fingerprint8:
-            values.extend(map(int, match.groups()[1:]))
-        else:
-            strays.append(name)
-    listed_N4 = np.frombuffer(values, dtype=np.int64).reshape(-1, 4)
-    units = Units(listed_N4, fingerprint8)
-    if len(units) < len(listed_N4):
-        strays += {UnitFile(*row).name(fingerprint8) for row in listed_N4.tolist()}.difference(units.names)
-    return units, strays
-
-
-def drop_strays(output: Output, units: Units, strays: Iterable[str]) -> list[str]:
-    """Remove units of others, rejected rows without their unit, and temporary files; returns their URIs."""
-    stray_files = [output.units / name for name in strays if _UNIT_NAME.fullmatch(name)]
-    stray_files += [output.rejected / name for name in {*output.rejected.list()}.difference(units.names)]
-    stray_files += [half for folder in (output.units, output.rejected) for half in folder.half_written()]
-    for stray in stray_files:
-        stray.remove()
-    return [stray.uri for stray in stray_files]
-
-
 # --------------------------------------------------------------------------------------------------------- written
-
-
-class UnitStats(TypedDict):
-    """The counts in the metadata of a unit's file."""
-
-    rows_truncated: int
-    distinct_pairs: int
-    reasons: dict[str, int]
 
 
 def write_encoded(unit: EncodedUnit, *, output: str, fingerprint8: str, results: str = EMBEDDINGS) -> WrittenUnit:
@@ -299,7 +164,7 @@ def write_encoded(unit: EncodedUnit, *, output: str, fingerprint8: str, results:
         file = UnitFile(file=unit.file, start=unit.start, rows_out=rows_out, rows_rejected=len(unit.rejected))
         if rows_out + len(unit.rejected) != unit.rows_in:
             raise WorkError(f"{where}: {unit.rows_in} rows in, {rows_out + len(unit.rejected)} out and rejected")
-        stats: UnitStats = {
+        stats = {  # the counts of its line that its rows do not show
             "rows_truncated": unit.rows_truncated,
             "distinct_pairs": unit.distinct_pairs,
             "reasons": dict(sorted(Counter(unit.rejected["reason"].to_pylist()).items())),
@@ -346,21 +211,26 @@ def parsed(data: bytes | BinaryIO, uri: str, columns: list[str] | None = None) -
 
 def read_line(output: Output, name: str) -> UnitLine:
     """The manifest's line of a unit that an earlier run wrote, made from its files. Raises WorkError."""
-    data = (output.units / name).read()
-    parsed(data, (output.units / name).uri)
-    rejected = (output.rejected / name).read() if UnitFile.parse(name).rows_rejected else None
+    unit, uri, rejected = UnitFile.parse(name), (output.units / name).uri, None
+    wanted, advice = f"expected {uri} and its rejected rows", "; remove it and run the same command again"
+    with expecting(wanted, DamagedError, FileNotFoundError, advice=advice, raises=WorkError):
+        data = (output.units / name).read()
+        parsed(data, uri)
+        if unit.rows_rejected:
+            rejected = (output.rejected / name).read()
+            if (rows := len(parsed(rejected, (output.rejected / name).uri))) != unit.rows_rejected:
+                raise DamagedError(f"{rows} rows in rejected/{name}")
     return _line(name, data, rejected)
 
 
 def _line(name: str, data: bytes, rejected: bytes | None) -> UnitLine:
     """The line of a unit whose files have these bytes."""
     written = pq.read_metadata(pa.BufferReader(data))
-    return UnitLine(
-        name=name,
-        **vars(UnitFile.parse(name)),
-        pairs=written.num_rows,
-        bytes=len(data),
-        sha256=hashlib.sha256(data).hexdigest(),
-        rejected_sha256=None if rejected is None else hashlib.sha256(rejected).hexdigest(),
-        **from_json(UnitStats, loads(written.metadata[STATS])),
-    )
+    of_files = {
+        "name": name,
+        "pairs": written.num_rows,
+        "bytes": len(data),
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "rejected_sha256": None if rejected is None else hashlib.sha256(rejected).hexdigest(),
+    }
+    return from_json(UnitLine, loads(written.metadata[STATS]) | vars(UnitFile.parse(name)) | of_files)

@@ -1,42 +1,32 @@
-"""A finished output: what checks it against its manifest, what reads its vectors, and the manifest itself."""
+"""A finished output: what checks it against its manifest, and what reads its vectors."""
 
 import hashlib
-import json
 import os
-import time
-import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from functools import cached_property, partial
-from importlib.metadata import version
 from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NotRequired
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from typing_extensions import TypedDict
 
-import raycase
 from raycase.errors import RequestError, WorkError, check_problems, expecting
-from raycase.io.json_values import from_json
-from raycase.io.schema import CONDITION, FLOATS, ID, REJECTED_SCHEMA, parquet_bytes, parquet_table
+from raycase.io.schema import CONDITION, FLOATS, ID, REJECTED_SCHEMA
 from raycase.io.source import MEND
 from raycase.io.storage import Location
-from raycase.job.output import JobFile, Output, read_job
+from raycase.job.manifest import LINES_AT_ONCE, read_manifest, totals
+from raycase.job.output import JobFile, Output, UnitFile, read_job
 from raycase.job.results import EMBEDDINGS, TokenResult, count_defects, result_of
 from raycase.job.runner import Mapped, Runner
-from raycase.job.units import DamagedError, UnitFile, UnitLine, Units, parsed, read_checked, read_line
+from raycase.job.units import DamagedError, parsed, read_checked
 from raycase.tokens.stored import TokenFormat
 
-VERSIONS = ("ray", "torch", "transformers", "pyarrow")  # packages that a manifest names
-LINES_AT_ONCE, LINES_SECONDS = 4096, 60.0  # of a file in `manifest_lines/`: most lines, most seconds
-LINES_SCHEMA = pa.schema([(f.name, pa.int64() if f.type is int else pa.string()) for f in fields(UnitLine)])
 FILES_AT_ONCE = 16  # of a task
 AHEAD = 4  # files read before they are needed
 PART_PAIRS = 2**24  # whose hashes are compared at once: 128 MB
@@ -75,25 +65,27 @@ def verify(uri: str, runner: Runner | None = None) -> dict[str, Any]:
     output = Output(uri)
     if not output.job_file.exists():
         raise RequestError(f"expected the output of `raycase embed` at {output.root.uri}, got no job.json")
-    output = Output(uri, result_of(read_job(output).config).FOLDER)
+    config = read_job(output).config
+    output = Output(uri, result_of(config).FOLDER)
     if not output.manifest.exists():
         raise WorkError(f"{output.root.uri}: expected manifest.json, got none: the job is not finished; run it again")
-    manifest = read_manifest(output)
-    if defects := list(listed_defects(output)) or list(_file_defects(output, manifest, runner or Runner())):
+    manifest, lines = read_manifest(output)
+    defects = [*listed_defects(output, manifest, lines)]
+    if not defects and len(lines):
+        defects = _file_defects(output, config, manifest["model"]["dim"], lines, runner or Runner())
+    if defects:
         more = f" (and {len(defects) - 3} more)" if len(defects) > 3 else ""
         raise WorkError(f"{output.root.uri}: " + "; ".join(defects[:3]) + more)
     return {name: manifest[name] for name in ("rows_in", "rows_out", "rows_rejected", "pairs", "units")}
 
 
-def listed_defects(output: Output) -> Iterator[str]:
+def listed_defects(output: Output, manifest: Mapping[str, Any], lines: pa.Table) -> Iterator[str]:
     """The defects that a listing shows, in words: of totals, rows of the input, names and sizes. Reads no vectors."""
-    manifest = read_manifest(output)
-    lines = read_lines(output.manifest_files, manifest["manifest_files_sha256"])
     for total, value in totals(lines).items():
         if manifest[total] != value:
             yield f"manifest.json: {total} is {manifest[total]}, its files add up to {value}"
     if read_job(output).fingerprint != manifest["fingerprint"]:
-        yield "job.json: another fingerprint than manifest.json"
+        yield "manifest.json: another fingerprint than job.json"
     sizes, rejected = output.units.list(), output.rejected.list()
     file, next_row = -1, 0  # the manifest is in the order of the input
     for line in chain.from_iterable(batch.to_pylist() for batch in lines.to_batches(max_chunksize=LINES_AT_ONCE)):
@@ -108,29 +100,21 @@ def listed_defects(output: Output) -> Iterator[str]:
             yield f"{output.results}/{name}: missing"
         elif size != line["bytes"]:
             yield f"{output.results}/{name}: {size} bytes, the manifest has {line['bytes']}"
-        elif line["rows_rejected"] and name not in rejected:
-            yield f"rejected/{name}: missing"
-    for name in sorted(sizes):
-        yield f"{output.results}/{name}: not in the manifest"
+        elif line["rows_rejected"] and rejected.pop(name, None) is None:
+            yield f"{output.results}/{name}: its rejected/{name}: missing"
+    for folder, names in ((output.results, sizes), ("rejected", rejected)):
+        yield from (f"{folder}/{name}: not in the manifest" for name in sorted(names))
 
 
-def _file_defects(output: Output, manifest: dict[str, Any], runner: Runner) -> Iterator[str]:
+def _file_defects(output: Output, config: Mapping[str, Any], dim: int, lines: pa.Table, runner: Runner) -> list[str]:
     """The defects of the files that are listed, in words."""
-    lines = read_lines(output.manifest_files, manifest["manifest_files_sha256"])
-    if not len(lines):
-        return
     [first] = lines.slice(0, 1).to_pylist()
-    check = partial(
-        check_files,
-        uri=output.root.uri,
-        schema=parsed(read_checked(output.units / first["name"], first["sha256"]), first["name"]).schema,
-        dim=manifest["model"]["dim"],
-        basis=hashlib.sha256(output.basis.read()).hexdigest() if output.basis.exists() else None,
-        config=read_job(output).config,
-    )
+    schema = parsed(read_checked(output.units / first["name"], first["sha256"]), first["name"]).schema
+    basis = hashlib.sha256(output.basis.read()).hexdigest() if output.basis.exists() else None
+    check = partial(check_files, uri=output.root.uri, schema=schema, dim=dim, basis=basis, config=config)
     defects = sorted(chain.from_iterable(_of_files(runner, check, lines, output)))  # results come in any order
-    ids = [] if defects else repeated_ids(output, check.keywords["config"], lines["name"].to_pylist(), runner)
-    yield from defects or (f"several rows with the id {id_!r}" for id_ in ids)
+    ids = [] if defects else repeated_ids(output, config, lines["name"].to_pylist(), runner)
+    return defects + [f"several rows with the id {id_!r}" for id_ in ids]
 
 
 def _of_files(
@@ -210,6 +194,7 @@ class FinishedOutput:
 
     output: Output
     job_file: JobFile
+    manifest: Mapping[str, Any]
     units: tuple[UnitFile, ...]
     sums: Mapping[str, str]  # name of a file in `embeddings/` -> its sha256 in the manifest
     pairs_of: Mapping[str, int]  # and its pairs
@@ -255,6 +240,12 @@ def read_rows(file: Location, sha256: str, columns: list[str] | None = None) -> 
         return parsed(read_checked(file, sha256), file.uri, columns)
 
 
+def several_rows(ids: Sequence[Any]) -> str:
+    """What is wrong with an output in which these ids are of several rows, as an error names it; "" for none."""
+    named = f"{', '.join(map(repr, ids[:3]))}{f' and {len(ids) - 3} or more others' * (len(ids) > 3)}"
+    return f"each id in one row, got several rows with {named}; mend the input and pass --overwrite" if ids else ""
+
+
 def open_written(uri: str, flag: str) -> FinishedOutput:
     """The finished output at a URI. Raises RequestError if there is none, and WorkError for one that is damaged."""
     output = Output(uri)
@@ -271,149 +262,21 @@ def open_written(uri: str, flag: str) -> FinishedOutput:
     check_problems(
         {scores: result.FOLDER != EMBEDDINGS, small + "embed again with --dtype float16": dtype not in FLOATS}
     )
-    manifest = read_manifest(output)
+    manifest, lines = read_manifest(output)
     if manifest["fingerprint"] != job.fingerprint:
         raise WorkError(f"{flag}: expected job.json and manifest.json of one job in {output.root.uri}, got of two")
-    lines = read_lines(output.manifest_files, manifest["manifest_files_sha256"])
     names = lines["name"].to_pylist()
     sums, pairs = (dict(zip(names, lines[of].to_pylist(), strict=True)) for of in ("sha256", "pairs"))
     units = tuple(map(UnitFile.parse, names))
-    looked = "repeated_ids" in manifest  # else its job is older
-    ids = manifest["repeated_ids"] if looked else repeated_ids(output, job.config, names, Runner())
-    if problem := several_rows(ids):
+    if problem := several_rows(manifest["repeated_ids"]):
         raise RequestError(f"{flag}: {output.root.uri}: expected {problem}")
     return FinishedOutput(
         output=output,
         job_file=job,
+        manifest=manifest,
         units=units,
         sums=sums,
         pairs_of=pairs,
         unconditional=job.config["unconditional"],
         has_tokens=result is TokenResult,
     )
-
-
-# ------------------------------------------------------------------------------------------------------------- manifest
-
-
-def lines_table(lines: Iterable[UnitLine]) -> pa.Table:
-    """Lines as a table of `LINES_SCHEMA`; reasons are JSON."""
-    rows = [vars(line) | {"reasons": json.dumps(line.reasons, ensure_ascii=False)} for line in lines]
-    return pa.Table.from_pylist(rows, schema=LINES_SCHEMA)
-
-
-@dataclass
-class Lines:
-    """The manifest's lines: those of this run, saved in `manifest_lines/` now and then, and those of earlier runs."""
-
-    output: Output
-    new: list[UnitLine] = field(default_factory=list)
-    saved: float = field(default_factory=time.monotonic)
-
-    def add(self, line: UnitLine) -> None:
-        """Add a line; save the new ones if they are many, or the last time is long ago."""
-        self.new.append(line)
-        if len(self.new) >= LINES_AT_ONCE or time.monotonic() - self.saved > LINES_SECONDS:
-            self._put(lines_table(self.new))
-            self.new, self.saved = [], time.monotonic()
-
-    def _put(self, lines: pa.Table) -> str:
-        name = f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.parquet"  # names sort by time
-        (self.output.lines / name).put(parquet_bytes(lines))
-        return name
-
-    def begin(self, units: Units) -> None:
-        """Remove the manifest, no longer complete, and lines of other units than these: they may get other bytes."""
-        self.output.manifest.remove()
-        saved = self._saved()
-        kept = saved.filter(pc.is_in(saved["name"], pa.array(units.names, pa.string())))
-        if len(kept) < len(saved):
-            new = self._put(kept)
-            for name in self.output.lines.list().keys() - {new}:
-                (self.output.lines / name).remove()
-            self.output.manifest_files.remove()
-
-    def _saved(self) -> pa.Table:
-        """All saved lines; the first one of a unit is the newest."""
-        files = [self.output.lines / name for name in sorted(self.output.lines.list(), reverse=True)]
-        files += [self.output.manifest_files] if self.output.manifest_files.exists() else []
-        return pa.concat_tables([LINES_SCHEMA.empty_table(), *map(read_lines, files)])
-
-    def of(self, units: Units) -> pa.Table:
-        """The lines of these units in order, those never saved made from their files; a million lines take 300 MB."""
-        known = pa.concat_tables([lines_table(self.new), self._saved()])
-        names = pa.array(units.names, pa.string())
-        unsaved = names.filter(pc.invert(pc.is_in(names, known["name"])))
-        with ThreadPoolExecutor(16) as pool:
-            for start in range(0, len(unsaved), LINES_AT_ONCE):
-                batch = unsaved[start : start + LINES_AT_ONCE].to_pylist()
-                known = pa.concat_tables([known, lines_table(pool.map(partial(read_line, self.output), batch))])
-        return known.take(pc.index_in(names, known["name"]))
-
-
-class ManifestModel(TypedDict):
-    """The model in manifest.json, as far as it is read back."""
-
-    name: str
-    dim: int
-
-
-class Manifest(TypedDict):
-    """manifest.json, as far as it is read back. Columns of a line are summed under their own names."""
-
-    rows_in: int
-    rows_out: int
-    rows_rejected: int
-    rows_truncated: int
-    pairs: int
-    distinct_pairs: int
-    bytes: int
-    units: int
-    reasons: dict[str, int]
-    repeated_ids: NotRequired[list[Any]]  # of several rows: the first of them
-    fingerprint: str
-    model: ManifestModel
-    manifest_files_sha256: str
-
-
-def read_manifest(output: Output) -> dict[str, Any]:
-    """Read manifest.json. Raises RequestError where it is not one of raycase."""
-    with expecting(f"{output.manifest.uri}: expected the manifest of an output", ValueError):
-        return dict(from_json(Manifest, output.manifest.read_json()))
-
-
-def several_rows(ids: Sequence[Any]) -> str:
-    """What is wrong with an output in which these ids are of several rows, as an error names it; "" for none."""
-    named = f"{', '.join(map(repr, ids[:3]))}{f' and {len(ids) - 3} or more others' * (len(ids) > 3)}"
-    return f"each id in one row, got several rows with {named}; mend the input and pass --overwrite" if ids else ""
-
-
-def read_lines(file: Location, sha256: str | None = None) -> pa.Table:
-    """A table of `LINES_SCHEMA` from its file, which has this checksum if one is given."""
-    data = file.read() if sha256 is None else read_checked(file, sha256)
-    errors = (ValueError, KeyError, OSError, pa.ArrowException)  # OSError: of Arrow, no store is asked here
-    with expecting(f"{file.uri}: expected lines of a manifest", *errors, advice="; remove it"):
-        return parquet_table(data).select(LINES_SCHEMA.names).cast(LINES_SCHEMA)
-
-
-def write_manifest(output: Output, lines: pa.Table, values: dict[str, Any]) -> None:
-    """Write manifest_files.parquet and, last of all, manifest.json with the totals."""
-    data = parquet_bytes(lines)
-    made = {
-        "versions": {name: version(name) for name in VERSIONS} | {"raycase": raycase.__version__},
-        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-    output.manifest_files.put(data)
-    sha256 = hashlib.sha256(data).hexdigest()
-    output.manifest.put_json(totals(lines) | values | made | {"manifest_files_sha256": sha256})
-    output.lines.remove()
-
-
-def totals(lines: pa.Table) -> dict[str, Any]:
-    """The sums over the lines of a manifest."""
-    summed = [f.name for f in LINES_SCHEMA if f.name in Manifest.__annotations__ and pa.types.is_integer(f.type)]
-    sums: dict[str, Any] = {name: int(pc.sum(lines[name]).as_py() or 0) for name in summed}
-    reasons: Counter[str] = Counter()
-    for equal in lines["reasons"].value_counts().to_pylist():
-        reasons.update({reason: rows * equal["counts"] for reason, rows in json.loads(equal["values"]).items()})
-    return {"rows_in": sums["rows_out"] + sums["rows_rejected"], **sums, "units": len(lines), "reasons": dict(reasons)}

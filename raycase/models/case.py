@@ -31,7 +31,7 @@ ROWS_AT_ONCE = 1024  # vectors of several prompts that are subtracted from and p
 class CaseConfig(EmbedderConfig):
     """A CASE system without its weights: the encoder's entry with all choices applied, and g, if any."""
 
-    SYSTEM: ClassVar[str] = "case"
+    SYSTEM = "case"
     WEIGHTS: ClassVar[str] = WEIGHTS
 
     subtract: bool

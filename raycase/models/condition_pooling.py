@@ -260,7 +260,6 @@ class ConditionPooling(Embedder):
         states_CW, row_C, _ = self.memory.of(prepared, prepared.rows, self._mean_states)
         return self.head.ask(torch.from_numpy(states_CW[row_C]).to(self.encoder.model.device))
 
-    @torch.inference_mode()
     @checks_types
     def embed_phrases(self, phrases: Texts, condition: str) -> np.ndarray:
         """Vectors of phrases that are answers to a condition, such as "heavy rain" to "weather": (N, D) float32.
@@ -268,8 +267,13 @@ class ConditionPooling(Embedder):
         All of a phrase's words weigh the same; the condition only gates its values. Raises ValueError for a text that
         cannot be encoded.
         """
+        return self.phrase_vectors(as_texts(phrases, "phrases"), condition)[0]
+
+    @torch.inference_mode()
+    def phrase_vectors(self, phrases: Sequence[str], condition: str) -> tuple[np.ndarray, np.ndarray]:
+        """`text_vectors` of phrases that are answers to a condition."""
         gate = self.questions([condition]).gate
-        phrases = [*map(normal_words, as_texts(phrases, "phrases"))]
+        phrases = [*map(normal_words, phrases)]
         prepared = self.config.prepare(phrases, None)
         check_accepted(prepared.refused, phrases, numbered=False)
         vectors_PD = np.empty((len(prepared.sentence), self.dim), dtype=np.float32)
@@ -282,7 +286,7 @@ class ConditionPooling(Embedder):
 
         self.reader.read(prepared.of_sentences[0], average)
         self.say_cut(int(prepared.truncated[prepared.rows].sum()), len(phrases))
-        return vectors_PD[prepared.rows]
+        return vectors_PD[prepared.rows], prepared.unknown
 
     @torch.inference_mode()
     def stated(self, texts: Texts, condition: Texts) -> np.ndarray:

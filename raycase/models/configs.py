@@ -7,9 +7,10 @@ dimensions, K figures.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import compress
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -33,15 +34,8 @@ from raycase.io.schema import SCORE
 from raycase.io.storage import locate, sha256_of_file
 from raycase.io.vectors import cosines
 from raycase.models.embedder import Embedder
-from raycase.models.fine_tuned import (
-    PromptEncoder,
-    Scorer,
-    read_elsewhere,
-    starting_encoder,
-    training_options,
-    with_dropout,
-)
-from raycase.models.model_folder import EXTRA
+from raycase.models.fine_tuned import PromptEncoder, Scorer, starting_encoder, training_options, with_dropout
+from raycase.models.model_folder import EXTRA, read_elsewhere
 from raycase.models.pairs import CONDITION, SENTENCE, Encoded, RatedTexts, check_accepted, prepare, prompt_sets
 
 NOT_SAVED = ("name", "encoder", "folder", "cut")  # fields that no system chooses by training
@@ -55,6 +49,7 @@ class SystemConfig(ABC):
     """
 
     SYSTEM: ClassVar[str]  # its name in `raycase.json`
+    LOADED: ClassVar[Any]  # the class of the loaded system, of this configuration and an encoder
     FORMULA: ClassVar[str] = "f(s, c)"
     WEIGHTS: ClassVar[str] = EXTRA  # the file of those beside the encoder's
     known_conditions: ClassVar[tuple[str, ...] | None] = None  # the only ones that it accepts, () for none; None: any
@@ -157,9 +152,9 @@ class SystemConfig(ABC):
         choices = {name: value for name, value in self.choices.items() if value is not None}
         return choices | ({"extra": own_weights} if own_weights else {})
 
-    @abstractmethod
     def load(self, **options: Any) -> Any:
         """Load the weights; `options` are those of `raycase.encoder.loading.load_encoder`."""
+        return self.LOADED(self, load_encoder(self.encoder, **options))
 
     def load_extra(self, module: nn.Module) -> None:
         """Load the weights beside the encoder's; does nothing before training."""
@@ -210,7 +205,8 @@ class EmbedderConfig(SystemConfig):
 class PromptEncoderConfig(EmbedderConfig):
     """A bi-encoder: f of sentence and condition as one text, by one prompt."""
 
-    SYSTEM: ClassVar[str] = "bi-encoder"
+    SYSTEM = "bi-encoder"
+    LOADED = PromptEncoder
 
     @property
     def fixed(self) -> dict[str, Any]:
@@ -230,17 +226,14 @@ class PromptEncoderConfig(EmbedderConfig):
         template = SENTENCE if conditions is None else prompts.pair
         return prepare(self.encoder, sentences, conditions, of_pairs=[template])
 
-    def load(self, **options: Any) -> PromptEncoder:
-        return PromptEncoder(self, load_encoder(self.encoder, **options))
-
 
 @dataclass(frozen=True, kw_only=True)
 class SentenceEncoderConfig(PromptEncoderConfig):
     """f(s): the sentence alone."""
 
-    SYSTEM: ClassVar[str] = "sentence-encoder"
-    FORMULA: ClassVar[str] = "f(s)"
-    known_conditions: ClassVar[tuple[str, ...] | None] = ()
+    SYSTEM = "sentence-encoder"
+    FORMULA = "f(s)"
+    known_conditions = ()
 
 
 def sentence_encoder(model: str, *, pooling: Pooling | None = None) -> SentenceEncoderConfig:
@@ -253,15 +246,17 @@ def sentence_encoder(model: str, *, pooling: Pooling | None = None) -> SentenceE
 class ScorerConfig(SystemConfig):
     """A fine-tuned system that scores pairs of sentences (`Scorer`), each read as one sequence; it does not embed."""
 
-    APART: ClassVar[int] = 0  # its first texts that are pooled each by itself, beside [CLS]
+    def load(self, **options: Any) -> Scorer:
+        scorer: Scorer = super().load(**options)
+        self.load_extra(scorer.head)
+        return scorer
 
     def tokenize_pairs(
         self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str] | None = None
     ) -> TokenBatch:
-        """Each pair as one sequence, behind it its condition where the system accepts one; long sentences are cut."""
-        of_pairs = [sentences1, sentences2, *([] if self.known_conditions == () else [conditions or ()])]
-        rows = list(zip(*of_pairs, strict=True))
-        return separated(load_tokenizer(self.encoder), rows, shortened=2, apart=self.APART)
+        """Each pair as one sequence, behind it its condition; long sentences are cut."""
+        rows = list(zip(sentences1, sentences2, conditions or (), strict=True))
+        return separated(load_tokenizer(self.encoder), rows, shortened=2)
 
     def prepare_pairs(
         self, firsts: Sequence[str], seconds: Sequence[str], conditions: Sequence[str] | None
@@ -301,17 +296,16 @@ def check_room(config: EmbedderConfig, conditions: Sequence[str], flag: str) -> 
                 f"{flag}: expected words that {config.name} can read, with room for a sentence beside them and the "
                 f"prompt, got {condition[:80]!r}: {reason}"
             )
-    check_known(config, conditions, flag)
+    tokenize = load_tokenizer(config.encoder)
+    check_known(config, conditions, map(tokenize.is_unknown, tokenize.parts(conditions)), flag)
     check_alike(prepared, conditions, flag)
 
 
-def check_known(config: EmbedderConfig, texts: Sequence[str], flag: str) -> None:
+def check_known(config: EmbedderConfig, texts: Sequence[str], unknown: Iterable[bool], flag: str) -> None:
     """Refuse a text of which the encoder knows no token: whatever it is, its vector is the same."""
-    tokenize = load_tokenizer(config.encoder)
-    for text, ids in zip(texts, tokenize.parts(texts), strict=True):
-        if tokenize.is_unknown(ids[: tokenize.max_tokens]):
-            got = visible(repr(text), MOST_LABEL)
-            raise RequestError(f"{flag}: expected words, of which {config.name} knows a token, got {got}")
+    for text in compress(texts, unknown):
+        got = visible(repr(text), MOST_LABEL)
+        raise RequestError(f"{flag}: expected words, of which {config.name} knows a token, got {got}")
 
 
 def check_alike(prepared: Prepared, texts: Sequence[str], flag: str) -> None:

@@ -29,7 +29,7 @@ from raycase.tokens.words import Word, words_of
 Texts = str | Iterable[str]  # one, or a list, a NumPy array, a pandas series or an Arrow array of them
 SHOWN_AT_ONCE = 1024  # texts between two steps of the progress bar
 # Methods that run the encoder: each of a loaded system's holds its lock, so that no system forgets one.
-COMPUTE = {"encode_prepared", "figures", "token_weights", "questions", "embed_phrases", "stated", "tokens"}
+COMPUTE = {"encode_prepared", "figures", "token_weights", "questions", "phrase_vectors", "stated", "tokens"}
 
 
 class LoadedSystem(Shared, ABC):
@@ -85,7 +85,7 @@ class Embedder(LoadedSystem):
         if not self.warned and count:
             self.warned = True
             most = self.config.encoder.max_tokens
-            warn(f"{count} of {of} texts were cut at {most} tokens; shown once", stacklevel=4)
+            warn(f"{count} of {of} texts were cut at {most} tokens; shown once", stacklevel=5)
 
     @checks_types
     def encode(
@@ -131,14 +131,22 @@ class Embedder(LoadedSystem):
         with tqdm(total=len(texts), unit=" texts", disable=not show_progress) as bar:
             for start in range(0, len(texts), at_once):
                 rows = slice(start, start + at_once)
-                some, under = texts[rows], None if conditions is None else conditions[rows]
-                done = self.encode_prepared(self.config.prepare(some, under))
-                check_accepted(done.refused, some, conditions=under, before=start)
-                self.say_cut(int(done.truncated.sum()), len(some))
-                vectors[rows] = done.vectors
-                bar.update(len(some))
+                under = None if conditions is None else conditions[rows]
+                vectors[rows], _ = self.text_vectors(texts[rows], under, before=start)
+                bar.update(len(texts[rows]))
         vectors = l2_normalize(vectors) if normalize else vectors
         return vectors[0] if isinstance(sentences, str) else vectors
+
+    def text_vectors(
+        self, texts: Sequence[str], conditions: Sequence[str] | None, *, before: int = 0
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Vectors of texts, (N, D), and of which of them the encoder knows no token, (N,) bool; before: texts before
+        these. Raises RequestError for one that cannot be embedded."""
+        prepared = self.config.prepare(texts, conditions)
+        done = self.encode_prepared(prepared)
+        check_accepted(done.refused, texts, conditions=conditions, before=before)
+        self.say_cut(int(done.truncated.sum()), len(texts))
+        return done.vectors, prepared.unknown
 
     @checks_types
     def encode_grid(self, sentences: Texts, conditions: Texts, *, normalize: bool = False) -> np.ndarray:
@@ -171,10 +179,10 @@ class Embedder(LoadedSystem):
 
     def token_weights(self, prepared: Prepared) -> list[np.ndarray]:
         """The weights of the text tokens of each distinct pair: M of (T,), whose sum is 1, (0,) for a refused pair."""
-        raise ValueError(f"expected a model that weighs words, got {self.config.name}")
+        raise RequestError(f"expected a model that weighs words (as condition-pooling), got {self.config.name}")
 
     @checks_types
-    def word_weights(self, sentences: Texts, conditions: Texts | None) -> list[list[Word]]:
+    def word_weights(self, sentences: Texts, conditions: Texts) -> list[list[Word]]:
         """How much each pair's condition weighs each word of its sentence: N, N -> N lists of words.
 
         A single string is the condition of every sentence. The list is empty for a pair that cannot be embedded; words
@@ -188,8 +196,6 @@ class Embedder(LoadedSystem):
             >>> text[heaviest.start : heaviest.end]
             'red'
         """
-        if conditions is None:
-            raise ValueError("expected conditions, got none: without one, no words are weighed")
         texts = as_texts(sentences, "sentences")
         prepared = self.config.prepare(texts, each_condition(conditions, texts))
         weights, distinct = self.token_weights(prepared), list(dict.fromkeys(texts))

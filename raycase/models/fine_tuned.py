@@ -14,30 +14,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raycase.encoder.choices import find_encoder, find_unprompted, is_causal, without_weights
+from raycase.encoder.choices import find_encoder, find_unprompted
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import best_device, whole_model
 from raycase.encoder.model_files import INSIDE, MODEL_FILE, is_trained
 from raycase.encoder.pooling import LATENT_POOLINGS, Pooling
-from raycase.encoder.sources import library_config, load_tokenizer, published_tokenizer
-from raycase.encoder.table import ENCODERS, HERE, EncoderSpec
+from raycase.encoder.sources import load_tokenizer
+from raycase.encoder.table import ENCODERS, EncoderSpec
 from raycase.encoder.token_batch import Prepared, TokenBatch, Work
 from raycase.errors import RequestError, check_problems
-from raycase.heads.projector import save_weights
 from raycase.io.vectors import pair_cosines
 from raycase.models.embedder import Embedder, LoadedSystem
-from raycase.models.model_folder import (
-    CONFIG,
-    ENCODER,
-    EXTRA,
-    WRITTEN_MODES,
-    move_to_root,
-    remove_model,
-    save_encoder,
-    write_modules,
-)
+from raycase.models.model_folder import CONFIG, write_fine_tuned
 from raycase.models.pairs import Encoded, RatedTexts, accepted_pairs, check_accepted, encoded
 
+PAIRS_AT_ONCE = 4096  # that a head scores together
 TRAIN_TOKENS = {"cpu": 512, "cuda": 16384}  # of a padded sub-batch; smaller ones hold less padding
 
 
@@ -60,18 +51,8 @@ class FineTuned(LoadedSystem, nn.Module):
         return whole_model(self.encoder)
 
     def save(self, folder: Path) -> None:
-        """Write the model folder; an encoder that others read is at its root. The system cannot be used afterwards."""
-        remove_model(folder)
-        model, extra, spec, source = self.whole(), self.extra, self.config.encoder, f"{HERE}{ENCODER}"
-        save_encoder(model, spec, folder / ENCODER)
-        if self.config.text_of_pair is not None:
-            assert extra is None, "vLLM would read its weights as the encoder's"
-            write_modules(folder / ENCODER, spec, model.config.hidden_size)
-            move_to_root(folder)
-            source = HERE
-        if extra is not None:
-            save_weights(extra, folder / EXTRA)
-        replace(self.config, encoder=replace(spec, source=source)).write(folder)
+        """Write the model into its new folder. The system cannot be used afterwards."""
+        write_fine_tuned(folder, self.config, self.whole(), self.extra)
 
 
 class FineTunedEmbedder(Embedder, FineTuned):
@@ -95,7 +76,7 @@ class PromptEncoder(FineTunedEmbedder):
 
 
 class Scorer(FineTuned):
-    """Base of the systems that score pairs; each defines `head`, `forward` and `figures`."""
+    """Base of the systems that score pairs; each defines `head`."""
 
     head: nn.Module  # above the encoder
 
@@ -103,9 +84,25 @@ class Scorer(FineTuned):
     def extra(self) -> nn.Module:
         return self.head
 
-    @abstractmethod
+    def above(self, pooled_NV: Tensor) -> Tensor:
+        """What the head gives of pooled vectors, in 32 bits: with 16, many scores would be equal."""
+        with torch.autocast(pooled_NV.device.type, enabled=False):
+            return self.head(pooled_NV)
+
+    def forward(self, batch: TokenBatch) -> Tensor:
+        """What the head gives of pairs, none refused, with a gradient."""
+        return self.above(self.encoder.pooled(batch))
+
+    @torch.inference_mode()
     def figures(self, batch: TokenBatch) -> tuple[np.ndarray, Work]:
         """The `config.figure_names` of pairs, none refused, without a gradient: (N, K) float32; and the work."""
+        pooled_NV, work = self.encoder.encode(batch)
+        parts = (part.to(self.encoder.model.device) for part in torch.from_numpy(pooled_NV).split(PAIRS_AT_ONCE))
+        return torch.cat([self.figures_of(self.above(part_NV).cpu()) for part_NV in parts]).numpy(), work
+
+    def figures_of(self, outputs_N: Tensor) -> Tensor:
+        """The figures of what the head gives: (N, K). Here they are that."""
+        return outputs_N
 
     def scores(self, batch: TokenBatch) -> np.ndarray:
         """Scores without a gradient, of pairs none of which is refused: (N,) float32."""
@@ -159,17 +156,6 @@ class PairCosine(nn.Module):
 def pair_scores(system: Any) -> nn.Module:
     """What training on rated pairs fits, rows of `rated` -> scores: a `Scorer` itself, or an embedder's cosines."""
     return PairCosine(system) if isinstance(system, FineTunedEmbedder) else system
-
-
-# ----------------------------------------------------------------------------------------------------- the encoders
-
-
-def read_elsewhere(spec: EncoderSpec) -> bool:
-    """Whether sentence-transformers gives a text the vector of a row, and has a token to pad its batches with."""
-    if spec.published or spec.end_token or spec.pooling[0] not in WRITTEN_MODES:
-        return False
-    reads_alike = spec.causal == is_causal(without_weights(library_config(spec.source)))
-    return reads_alike and published_tokenizer(spec.source).pad_token is not None
 
 
 def starting_encoder(

@@ -1,17 +1,18 @@
 """Model folders: written by training, read by `raycase.load`. `raycase.json` is written last: it marks a whole one."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
 from torch import nn
 
-from raycase.encoder.choices import MODES, PROMPTS, SETTINGS
+from raycase.encoder.choices import MODES, PROMPTS, SETTINGS, is_causal, without_weights
 from raycase.encoder.model_files import CARD, ENCODER_WEIGHTS, METRICS, MODEL_FILE
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.sources import MODULES, TOKENIZER, published_tokenizer, weights_folder
-from raycase.encoder.table import EncoderSpec
+from raycase.encoder.sources import MODULES, TOKENIZER, library_config, published_tokenizer, weights_folder
+from raycase.encoder.table import HERE, EncoderSpec
 from raycase.errors import RequestError, expecting
 from raycase.heads.condition_head import WEIGHTS as HEAD
 from raycase.heads.projector import WEIGHTS, save_weights
@@ -53,28 +54,11 @@ def open_model_folder(folder: Path, fingerprint: str, *, overwrite: bool = False
     return metrics if (root / MODEL_FILE).exists() else None
 
 
-def remove_model(folder: Path) -> None:
-    """Remove an earlier model, what makes it one first, but for its metrics and its card."""
-    for name in WRITTEN:
-        if name not in (METRICS, CARD):
-            locate(str(folder / name)).remove()
-
-
-def move_to_root(folder: Path) -> None:
-    """Move a saved encoder out of its own folder, its configuration last."""
-    for name in AT_ROOT:
-        if (folder / ENCODER / name).exists():
-            (folder / ENCODER / name).rename(folder / name)
-    if not any((folder / ENCODER).iterdir()):  # what other libraries' versions write besides stays there
-        (folder / ENCODER).rmdir()
-
-
 def begin_folder(folder: Path, metrics: dict[str, Any], card: str) -> None:
-    """Remove an earlier model, and write the metrics and the model card; the model follows."""
+    """Remove an earlier model, what makes it one first, and write the metrics and the model card; the model follows."""
     root = locate(str(folder))
-    for half in root.half_written():
-        half.remove()
-    remove_model(folder)
+    for part in (*root.half_written(), *(root / name for name in WRITTEN if name not in (METRICS, CARD))):
+        part.remove()
     (root / METRICS).put_json(metrics)
     (root / CARD).put(card.encode())
 
@@ -87,6 +71,26 @@ def write_folder(folder: Path, config: Any, module: nn.Module, metrics: dict[str
 
 
 # ------------------------------------------------------------------------------------------------------- its encoder
+
+
+def write_fine_tuned(folder: Path, config: Any, model: Any, extra: nn.Module | None) -> None:
+    """Write the model of a system that was trained with its encoder, at the root where others read that encoder.
+
+    extra: what is saved beside the library's `model`."""
+    spec, place = config.encoder, folder / ENCODER
+    save_encoder(model, spec, place)
+    if config.text_of_pair is not None:
+        assert extra is None, "vLLM would read its weights as the encoder's"
+        write_modules(place, spec, model.config.hidden_size)
+        for name in AT_ROOT:
+            if (place / name).exists():
+                (place / name).rename(folder / name)
+        if not any(place.iterdir()):  # what other libraries' versions write besides stays there
+            place.rmdir()
+    if extra is not None:
+        save_weights(extra, folder / EXTRA)
+    source = f"{HERE}{ENCODER}" if config.text_of_pair is None else HERE
+    replace(config, encoder=replace(spec, source=source)).write(folder)
 
 
 def save_encoder(model: Any, spec: EncoderSpec, folder: Path) -> None:
@@ -102,6 +106,14 @@ def save_encoder(model: Any, spec: EncoderSpec, folder: Path) -> None:
                 shutil.copytree(here / name, folder / name, dirs_exist_ok=True)
             elif (here / name).is_file():
                 shutil.copyfile(here / name, folder / name)
+
+
+def read_elsewhere(spec: EncoderSpec) -> bool:
+    """Whether sentence-transformers gives a text the vector of a row, and has a token to pad its batches with."""
+    if spec.published or spec.end_token or spec.pooling[0] not in WRITTEN_MODES:
+        return False
+    reads_alike = spec.causal == is_causal(without_weights(library_config(spec.source)))
+    return reads_alike and published_tokenizer(spec.source).pad_token is not None
 
 
 def write_modules(folder: Path, spec: EncoderSpec, hidden_size: int) -> None:

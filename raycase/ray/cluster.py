@@ -186,11 +186,10 @@ def make_pool(actors: Actors, units: int, cluster: Capacity) -> ActorPool:
     gpus = cluster.gpus(actors.gpus)
     cpus = LEAST_GPU_CPUS if gpus else LEAST_ENCODE_CPUS
     kept = READ_CPUS + WRITE_CPUS
-    fits = {node: _most(resources, cpus, gpus, kept) for node, resources in enumerate(cluster.alive)}
-    total = {node: resources.get("CPU", 0) for node, resources in enumerate(cluster.alive)}
-    fit = sum(fits.values())
+    nodes = [(node.get("CPU", 0), _most(node, cpus, gpus, kept)) for node in cluster.alive]
+    fit = sum(most for _, most in nodes)
     may_grow = requested is not None and cluster.grows
-    usual = sum(most if gpus else min(most, max(1, round(total[i] / CPUS_OF_ENCODER))) for i, most in fits.items())
+    usual = sum(most if gpus else min(most, max(1, round(there / CPUS_OF_ENCODER))) for there, most in nodes)
     least, wanted = requested or (max(1, usual),) * 2
     if least > fit and not may_grow:
         needs = f"{gpus:g} GPU and {cpus} CPUs" if gpus else f"at least {cpus} CPUs"
@@ -200,7 +199,7 @@ def make_pool(actors: Actors, units: int, cluster: Capacity) -> ActorPool:
             "whose autoscaler adds nodes"
         )
     most = min(wanted if may_grow else min(wanted, fit), max(least, units))
-    used = [total[i] - kept for i, most in fits.items() if most] or [1.0]
+    used = [there - kept for there, most_here in nodes if most_here] or [1.0]
     share = _share(min(used), math.ceil(min(most, max(1, fit)) / len(used)), may_add=most > fit and not gpus)
     if gpus:
         return ActorPool(least=least, most=most, cpus=min(1.0, whole_steps(share)), gpus=gpus, threads=None)

@@ -212,7 +212,7 @@ class EncodeInPool:
             self.in_flight.end.remote(key)
             yield encoded.to_arrow()
         else:
-            rejected = self.step.rejecting(unit, dict.fromkeys(range(len(unit.rows)), ""), Reason.KILLED)
+            rejected = self.step.rejecting(unit, dict.fromkeys(range(len(unit.rows)), (Reason.KILLED, "")))
             ray.get(self.in_flight.reject.remote(key, rejected.to_arrow()))
 
     def _end_with_job(self) -> None:

@@ -38,7 +38,7 @@ from raycase.ray.private import serve_locally
 from raycase.ray.shards import InShards
 from raycase.serve.app import make_app
 from raycase.serve.service import STUCK, EmbeddedText, Engine, Service
-from raycase.serve.settings import TOKEN, ServeSettings, check_serve, free_port
+from raycase.serve.settings import TOKEN, ServeFlags, check_serve, free_port
 
 NAME = "raycase"  # of the application, and of its deployment
 BATCH, WAIT = 256, 0.001  # texts of a batch, and seconds in which it fills
@@ -108,7 +108,7 @@ class ServiceMetrics:
 class Replica:
     """A process with a loaded model."""
 
-    def __init__(self, settings: ServeSettings, threads: int | None, *, alone: bool) -> None:
+    def __init__(self, settings: ServeFlags, threads: int | None, *, alone: bool) -> None:
         """threads: of PyTorch; alone: on a Ray of one machine."""
         if alone:
             serve_locally()
@@ -132,16 +132,16 @@ class Replica:
 
 
 def application(flags: dict[str, Any]) -> ray_serve.Application:
-    """The application for a config of Ray Serve, as KubeRay's RayService has it; flags: `ServeSettings`, in `args`.
+    """The application for a config of Ray Serve, as KubeRay's RayService has it; flags: `ServeFlags`, in `args`.
 
     Host and port are the config's. The nodes' environment has a token (RAYCASE_TOKEN): proxies may listen anywhere.
     """
     origins = tuple(flags.pop("allow_origin", ()))
-    settings = check_serve(ServeSettings(**flags, allow_origin=origins), on_cluster=True)
+    settings = check_serve(ServeFlags(**flags, allow_origin=origins), on_cluster=True)
     return _bound(settings, Capacity(capacity().alive, grows=True), alone=False)  # machines may be on their way
 
 
-def _bound(settings: ServeSettings, cluster: Capacity, *, alone: bool) -> ray_serve.Application:
+def _bound(settings: ServeFlags, cluster: Capacity, *, alone: bool) -> ray_serve.Application:
     """The application. alone: on a Ray of this machine."""
     cpus, gpus = replica_resources(settings, cluster, alone=alone)
     deployment = ray_serve.deployment(
@@ -157,7 +157,7 @@ def _bound(settings: ServeSettings, cluster: Capacity, *, alone: bool) -> ray_se
     return deployment.bind(settings, None if gpus else max(1, round(cpus)), alone=alone)
 
 
-def replica_resources(settings: ServeSettings, cluster: Capacity, *, alone: bool) -> tuple[float, float]:
+def replica_resources(settings: ServeFlags, cluster: Capacity, *, alone: bool) -> tuple[float, float]:
     """CPUs and GPUs of a replica, where they fit: Ray would wait for ever. alone: the replicas share this machine's."""
     gpus = cluster.gpus(settings.gpus_per_replica)
     most = max((n.get("CPU", 0.0) for n in cluster.alive), default=0.0) or CLUSTER_CPUS  # or: whose nodes are to come
@@ -171,7 +171,7 @@ def replica_resources(settings: ServeSettings, cluster: Capacity, *, alone: bool
     return cpus, gpus
 
 
-def serve(settings: ServeSettings) -> NoReturn:
+def serve(settings: ServeFlags) -> NoReturn:
     """Serve until SIGINT or SIGTERM, then answer what is under way and exit with 130 or 143."""
     on_cluster = named_cluster() is not None
     settings = check_serve(settings, on_cluster=on_cluster)
@@ -231,7 +231,7 @@ def _exit_with_ray(node: dict[str, Any], drained: threading.Event, status: int) 
         os._exit(status)
 
 
-def _checked_model(settings: ServeSettings) -> str:
+def _checked_model(settings: ServeFlags) -> str:
     """The model's name. It refuses what no replica could load, before Ray starts."""
     if settings.index is None:
         assert settings.model is not None, "check_serve gives the default"

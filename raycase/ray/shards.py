@@ -19,7 +19,6 @@ from torch import Tensor
 
 from raycase.errors import WorkError
 from raycase.heads.condition_head import ConditionQueries
-from raycase.index.filters import Filter
 from raycase.index.index import Index
 from raycase.index.lance_files import lance_errors, open_ready, shard_fragments
 from raycase.index.options import Limits
@@ -129,20 +128,13 @@ class ShardActors:
             raise cause(error) from error
 
     def nearest(
-        self,
-        version: int,
-        vectors: ConditionVectors,
-        encoder: QueryEncoder,
-        terms: Sequence[Term],
-        k: int,
-        where: Filter | None,
-        candidates: int | None,
+        self, version: int, vectors: ConditionVectors, encoder: QueryEncoder, terms: Sequence[Term], k: int, *how: Any
     ) -> Nearest:
         """`IndexRows.nearest` of all shards, for a version of the index with these vectors and this encoder."""
         pooled = [term.condition for term in terms if term.condition is not None]
         kept = {condition: encoder.ask(condition) for condition in pooled if vectors.pooled_rows(condition)}
         asked = {name: (questions.cpu(), temperatures.cpu()) for name, (questions, temperatures) in kept.items()}
-        request = version, asked, ray.put(terms), k, where, candidates  # which may be large, once for all shards
+        request = version, asked, ray.put(terms), k, *how  # which may be large, once for all shards
         try:
             with ThreadPoolExecutor(len(self.shards)) as pool:
                 answers = list(pool.map(lambda shard: shard.ask(request, self.wait), self.shards))

@@ -21,7 +21,7 @@ from raycase import __version__
 from raycase.errors import RequestError, first_line
 from raycase.serve.schema import MOST_BODY, Body, ExplainRequest, FacetsRequest, SearchRequest, first_problem, once
 from raycase.serve.service import Engine, Service, for_strangers
-from raycase.serve.settings import ServeSettings
+from raycase.serve.settings import ServeFlags
 
 log = logging.getLogger(__name__)
 OF_INDEX = ("search", "facets")
@@ -89,7 +89,7 @@ def mcp_app(engine: Engine) -> Starlette:
     )
 
 
-def serve_over_stdio(settings: ServeSettings) -> None:
+def serve_over_stdio(settings: ServeFlags) -> None:
     """Answer an agent that started this process, until it closes standard input."""
     server = mcp_server(Engine(Service.load(settings)))
     wire = os.fdopen(os.dup(0), encoding="utf-8", errors="surrogateescape")

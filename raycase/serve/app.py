@@ -24,13 +24,13 @@ from raycase.io.vectors import l2_normalize
 from raycase.serve.guard import AGENTS, COUNTED, Guard, Observe, problem
 from raycase.serve.schema import EmbeddingRequest, ExplainRequest, FacetsRequest, SearchRequest, first_problem
 from raycase.serve.service import Engine, for_strangers
-from raycase.serve.settings import ServeSettings
+from raycase.serve.settings import ServeFlags
 
 BEGAN = int(time.time())
 router = APIRouter()
 
 
-async def _engine(request: Request) -> Any:
+async def _engine(request: Request) -> Engine:
     return request.app.state.engine
 
 
@@ -121,7 +121,7 @@ async def conditions(engine: AnyEngine) -> Response:
     return _json(await engine.run(engine.service.conditions))
 
 
-def make_app(engine: Engine, settings: ServeSettings, observe: Observe) -> FastAPI:
+def make_app(engine: Engine, settings: ServeFlags, observe: Observe) -> FastAPI:
     """The app of a loaded model."""
     options: dict[str, Any] = {"docs_url": None, "redoc_url": None}
     paths = {route.path for route in router.routes if isinstance(route, APIRoute)}

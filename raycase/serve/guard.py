@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from raycase.errors import MOST_SHOWN, RequestError, visible
 from raycase.serve.schema import MOST_BODY, once
 from raycase.serve.service import Engine
-from raycase.serve.settings import ServeSettings, sha256_of
+from raycase.serve.settings import ServeFlags, sha256_of
 
 log = logging.getLogger(__name__)
 BODY_SECONDS = 30.0  # within which a whole body arrives
@@ -47,7 +47,7 @@ class Guard:
     """Around an app: refuses what it need not see, and reads the whole body, so that a slow client takes no place."""
 
     def __init__(
-        self, app: ASGIApp, *, settings: ServeSettings, routes: frozenset[str], observe: Observe, engine: Engine
+        self, app: ASGIApp, *, settings: ServeFlags, routes: frozenset[str], observe: Observe, engine: Engine
     ) -> None:
         self.app, self.settings, self.routes, self.observe, self.engine = app, settings, routes, observe, engine
         self.working = 0  # requests

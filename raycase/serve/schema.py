@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, model_validator
 
 from raycase.errors import RequestError, is_words, normal_words, visible
+from raycase.names import Effort
 
 MOST_BODY = 8 * 2**20  # bytes
 MOST_NAMES = 64  # of a request: of a million wrong ones pydantic would make a million errors
@@ -117,7 +118,7 @@ class SearchRequest(Body):
     match: Text | None = None
     hybrid: bool = False
     per: Where | None = None
-    effort: Literal["low", "usual", "high", "exact"] = "usual"
+    effort: Effort = "usual"
     exact_condition: bool = False
 
     @model_validator(mode="after")

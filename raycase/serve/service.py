@@ -26,10 +26,10 @@ from raycase.index.options import EFFORTS, Limits
 from raycase.io.schema import CONDITION, RANK, SCORE, Reason
 from raycase.models.configs import check_conditions
 from raycase.models.embedder import Embedder
-from raycase.models.pairs import tokens_of_pairs
+from raycase.models.pairs import check_accepted, tokens_of_pairs
 from raycase.models.registry import resolve_embedder
 from raycase.serve.schema import ExplainRequest, FacetsRequest, SearchRequest
-from raycase.serve.settings import ServeSettings
+from raycase.serve.settings import ServeFlags
 
 Answered = TypeVar("Answered")
 CHECKED = 1.0  # seconds for which the version that is open is taken for the newest
@@ -88,7 +88,7 @@ class Service:
     hidden: Mapping[str, str] = field(default_factory=dict)  # a path that no message shows -> what stands there instead
 
     @classmethod
-    def load(cls, settings: ServeSettings, shard: Callable[[Index], Index] | None = None) -> Service:
+    def load(cls, settings: ServeFlags, shard: Callable[[Index], Index] | None = None) -> Service:
         """Load the model and open the index; shard: makes of it one whose shards processes of their own search."""
         if settings.index is None:
             assert settings.model is not None, "check_serve gives the default"
@@ -165,16 +165,12 @@ class Service:
 
     def explain(self, asked: ExplainRequest) -> dict[str, Any]:
         """The words of each text under each condition with their weights."""
-        model: Any = self.encoder
-        if not model.config.weighs_words:
-            raise RequestError("expected a model that weighs words (as condition-pooling), got another")
         pairs = [(text, condition) for text in asked.texts for condition in asked.conditions]
         texts, conditions = ([*each] for each in zip(*pairs, strict=True))
-        for i, reason in enumerate(model.config.prepare(texts, conditions).refused):
-            if reason is not None:
-                raise RequestError(f"text {i // len(asked.conditions)}: {reason}, under {conditions[i][:80]!r}")
+        refused = self.encoder.config.prepare(texts, conditions).refused
+        check_accepted(refused, texts, conditions=conditions, numbered=False)
         weights = []
-        for (text, condition), found in zip(pairs, model.word_weights(texts, conditions), strict=True):
+        for (text, condition), found in zip(pairs, self.encoder.word_weights(texts, conditions), strict=True):
             words = [word._asdict() | {"word": text[word.start : word.end]} for word in found]
             weights.append({"text": text, CONDITION: condition, "words": words})
         return {"weights": weights}

@@ -1,4 +1,4 @@
-"""What a service serves and where, and what that must be; imports neither FastAPI nor Ray."""
+"""What a service serves and where: the flags of `raycase serve`, and what they must be. Imports nothing slow."""
 
 import hashlib
 import os
@@ -8,11 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from raycase.encoder.model_files import DEFAULT_MODEL, model_folder
 from raycase.errors import RequestError, at_least, check_ranges, expecting
 from raycase.index.options import MOST_MEMORY
-from raycase.io.places import check_paths
-from raycase.io.storage import locate
+from raycase.names import DEFAULT_MODEL, Advanced, Hidden
 
 HERE = "127.0.0.1"
 TOKEN = "RAYCASE_TOKEN"
@@ -21,32 +19,51 @@ ORIGIN = re.compile(r"https?://[^/\s*]+")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeSettings:
-    """What a service serves and where, by the flags of `raycase serve`; of a token, once checked, its SHA-256."""
+class ServeFlags:
+    """Serve a model and an index over HTTP: search, facets, explanations, and embeddings in the format of OpenAI's
+    API with an optional condition."""
 
     index: str | None = None
+    """Output of `raycase index`, local or on object storage. Default: serve embeddings and explanations only."""
     model: str | None = None
+    """A name, a Hugging Face id or a folder. Default: the index's model, or minilm-conditional-v2; with --index it is
+    the folder of the index's model, if it has moved."""
     host: str = HERE
+    """Address to listen on. Any but 127.0.0.1 needs a token, from RAYCASE_TOKEN or --token-file."""
     port: int = 8000
+    """Port to listen on. 0: a free one, not on a cluster."""
     token_file: str | None = None
+    """File with the token that requests send as `Authorization: Bearer TOKEN`. Default: RAYCASE_TOKEN, if set."""
     replicas: int = 1
+    """Copies of the model, each in a process of its own. On one machine they share the processors."""
     gpus_per_replica: float | None = None
+    """GPUs of each replica. Default: 1 if there are GPUs, else 0."""
     queue: int = 256
-    memory: float = 4.0
+    """Most requests that a replica processes or holds waiting. Further ones get status 429 and `Retry-After`."""
+    memory: Advanced[float] = 4.0
+    """GiB of memory in each replica for an index's stored tokens. Their sketches take at most as much again."""
     allow_origin: tuple[str, ...] = ()
+    """Origins, such as https://example.org, whose pages may send requests from a browser."""
     mcp: Literal["http", "stdio"] | None = None
+    """Offer search, facets, explain and conditions as tools for agents by the Model Context Protocol. http: at /mcp of
+    the service. stdio: in place of the service, for an agent that starts this command, without a port."""
     metrics_port: int | None = None
-    token_sha256: str | None = None
+    """Port of Prometheus metrics on 127.0.0.1. Default: a free one. Not on a cluster, where Ray's own port serves
+    them."""
+    token_sha256: Hidden[str | None] = None  # of the token, once it is checked
 
 
-def check_serve(settings: ServeSettings, *, on_cluster: bool = False) -> ServeSettings:
+def check_serve(settings: ServeFlags, *, on_cluster: bool = False) -> ServeFlags:
     """Check settings and read the token, which is needed at any address but 127.0.0.1; on a cluster there, too."""
+    from raycase.encoder.model_files import model_folder
+    from raycase.io.places import check_paths
+    from raycase.io.storage import locate
+
     opens = {"--index": settings.index, "--model": model_folder(settings.model)}
     check_paths(opens=opens, reads={"--token-file": settings.token_file})
     ranges = at_least(1, settings, "replicas", "queue")
-    ranges |= at_least(0, settings, "port", "metrics_port", most=65535)
+    ranges |= at_least(0, settings, "gpus_per_replica") | at_least(0, settings, "port", "metrics_port", most=65535)
     ranges["memory"] = (0 < settings.memory <= MOST_MEMORY, f"GiB above 0, at most {MOST_MEMORY:,}")
-    ranges["gpus_per_replica"] = (settings.gpus_per_replica is None or settings.gpus_per_replica >= 0, "0 or more")
     are_origins = all(map(ORIGIN.fullmatch, settings.allow_origin))
     ranges["allow_origin"] = (are_origins, "an origin, such as https://example.org")
     if on_cluster and settings.port == 0:
@@ -69,10 +86,9 @@ def check_serve(settings: ServeSettings, *, on_cluster: bool = False) -> ServeSe
 def _token_sha256(file: str | None) -> str | None:
     """The SHA-256 of the token of a file or of the environment; None without one. No error shows the token."""
     named = TOKEN if file is None else f"--token-file {file}"
-    try:
+    expected = f"{named}: expected a file with a token"
+    with expecting(expected, OSError, UnicodeDecodeError, why=lambda error: type(error).__name__):
         given = os.environ.get(TOKEN) if file is None else Path(file).expanduser().read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"{named}: expected a file with a token, got {type(error).__name__}") from error
     if given is None:
         return None
     token = given.strip()

@@ -127,7 +127,7 @@ def test_wrong_requests_are_refused(home, tmp_path, tiny_model, capsys):
     ask("--examples: expected texts of every label, got none of 'a dog'", examples=two)
     ask("--examples: .*, row 1: expected words in 'text', got ' '", examples=examples(("x", "a dog"), (" ", "a dog")))
     ask("condition: expected words, got ' '", condition=" ")
-    ask("--where: expected a filter that leaves rows to label", where="year > 3000")
+    ask("--where: expected a filter that leaves rows, got one", where="year > 3000")
     ask("stated: expected conditions that are pooled from stored tokens", index="under", stated=True)
     ask("--output: expected another place than --examples", examples=file, output=file)
     storing.indexed(tmp_path / "case", embedded(tmp_path, tiny_model, storing.texts(5), conditions=(CONDITION,)))

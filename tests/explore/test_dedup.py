@@ -125,7 +125,7 @@ def test_wrong_requests_are_refused(home, tmp_path):
 
     for threshold in (1.01, -1.5, float("nan")):
         ask("--threshold: expected a cosine from -1 to 1, got ", threshold=threshold)
-    ask("--where: expected a filter that leaves rows to compare", where="year > 3000")
+    ask("--where: expected a filter that leaves rows, got one", where="year > 3000")
     ask("^unconditional: expected unconditional vectors in .*, got none", index="under")
     ask("condition: expected one of the index's", index="under", condition="another", exact_condition=True)
     ask("--output: expected a file that ends with .parquet", output="groups.csv")

@@ -108,6 +108,11 @@ def test_rows_are_those_under_all_conditions_whatever_their_order(home):
             assert data["ids"][near[row]] == ids[0]
 
 
+def test_conditions_of_a_file(home, tmp_path):
+    (tmp_path / "conditions.txt").write_text("\n".join(CONDITIONS))
+    assert explore(asked(home, conditions=(str(tmp_path / "conditions.txt"),)))["conditions"] == [None, *CONDITIONS]
+
+
 def test_a_filter_and_an_index_without_texts(home, tmp_path, capsys):
     explore(asked(home, where="year = 2003 OR year = 2004"))
     data = page_of(home)

@@ -78,7 +78,7 @@ def test_too_few_rows_are_refused_and_a_package_to_install_is_named(monkeypatch)
     with pytest.raises(RequestError, match="--clusters: expected a number for 2 rows"):
         find_clusters(in_blocks(vectors_ND[:2]))
     for clusters in (None, 5):
-        with pytest.raises(RequestError, match="--where: expected a filter that leaves rows to group"):
+        with pytest.raises(RequestError, match="--stated: expected rows that state something"):
             find_clusters(in_blocks(vectors_ND[:0]), clusters)
     monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
     with pytest.raises(RequestError, match=r"pip install 'raycase\[facets\]'"):

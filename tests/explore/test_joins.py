@@ -162,6 +162,7 @@ def test_a_join_that_was_stopped_resumes(home, tmp_path):
         ({"vectors": "other"}, "--vectors: expected vectors of the queries' model"),
         ({"vectors": "without"}, "expected both under conditions or both without"),
         ({"exclude_same": "embedding"}, "--exclude-same: expected one of id, text, image"),
+        ({"exclude_same": ""}, "--exclude-same: expected one of id, text, image, got ''"),
     ],
 )
 def test_wrong_joins_are_refused(home, tmp_path, options, words):

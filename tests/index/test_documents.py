@@ -235,9 +235,10 @@ def test_stored_tokens_of_chunks_are_searched_and_pooled_as_chunks(tmp_path):
         ({"chunk": 9, "late_chunking": True}, "--late-chunking: expected a condition-pooling model"),
         ({"chunk": 600}, "--chunk: expected chunks that .* reads whole"),
         ({"chunk": 9, "keep_columns": ("chunk",)}, "--keep-columns: 'chunk' is a column of the output"),
+        ({"text_column": "condition"}, "'condition' is a column of the output; .* pass --keep-columns without it"),
     ],
 )
 def test_what_is_refused(tmp_path, tiny_model, changes, words):
-    rows = [{"id": 1, "text": "A dog.", "chunk": 1}]
+    rows = [{"id": 1, "text": "A dog.", "chunk": 1, "condition": "place"}]
     with pytest.raises(RequestError, match=words):
         embedded(tmp_path, tiny_model, rows, output=str(tmp_path / "out"), **{"conditions": ("color",)} | changes)

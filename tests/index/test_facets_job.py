@@ -130,7 +130,7 @@ def test_wrong_requests_are_refused(grouped, home, tmp_path, capsys):
     ask("^condition: expected words, got ' '", condition=" ")
     ask("--clusters: expected at least 2, got 1", clusters=1)
     ask("--clusters: expected at most the 10 rows", clusters=11, where="kind = 'ball'")
-    ask("--where: expected a filter that leaves rows to group, got one", where="kind = 'cat'")
+    ask("--where: expected a filter that leaves rows, got one", where="kind = 'cat'")
     ask(r"^condition: expected one of the index's \(none\)", uri=storing.indexed(tmp_path / "plain", home / "plain"))
 
 

@@ -1,6 +1,7 @@
 """Searches of an index: against brute force over the written vectors; approximate, filtered, of cut vectors."""
 
 import json
+import math
 import re
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -73,6 +74,11 @@ def test_queries_of_several_conditions_keep_their_order(index):
         ({"conditions": "nothing", "exact_condition": True}, "^condition: expected one of the index's .*got 'nothing'"),
         ({"conditions": "color", "phrases": True}, "^phrases: expected a condition and an index"),
         ({"conditions": ["color"] * 3}, "^expected one condition, one for each sentence"),
+        ({"conditions": "color", "nprobes": 0}, "^nprobes: expected a number at least 1, at most 1,048,576, got 0"),
+        ({"conditions": "color", "refine": 0}, "^refine: expected a number at least 1, .* got 0"),
+        ({"conditions": "color", "refine": 10**12}, "^refine: expected a number at least 1, .* got 1000000000000"),
+        ({"conditions": "color", "factor": 0.0}, "^factor: expected a number above 0, .* got 0.0"),
+        ({"conditions": "color", "factor": math.nan}, "^factor: expected a number above 0, .* got nan"),
     ],
 )
 def test_errors_name_no_flags(index, options, said):
@@ -102,6 +108,14 @@ def test_vectors_of_any_length_and_kind_find_the_same(index):
 def test_vectors_that_are_none_of_the_index_are_refused(index, vectors_QD, k, said):
     with pytest.raises(RequestError, match=said):
         index.nearest(vectors_QD, "color", k)
+
+
+@pytest.mark.parametrize("option", [{"match": "dog"}, {"stated": True}, {"per": "year"}, {"exact_condition": True}])
+def test_vectors_are_not_searched_by_what_only_sentences_have(index, option):
+    """It would be left out of the answer without a word."""
+    expected = f"^options: expected none but exact, nprobes, refine, factor, got {next(iter(option))}"
+    with pytest.raises(RequestError, match=expected):
+        index.nearest(np.ones((1, 32)), "color", 3, **option)
 
 
 ALIKE = ["the caf\u00e9", "the caf\u00e9 ", "the\u00a0caf\u00e9\n", "\tthe  cafe\u0301"]
@@ -154,6 +168,9 @@ def test_an_approximate_index_finds_nearly_all(home, index, tmp_path):
         score_of = {(row["query"], row["id"]): row["score"] for row in scores}
         for row in found.to_pylist():
             assert row["score"] == pytest.approx(score_of[row["query"], row["id"]], abs=2e-6)
+    most = approximate.search(QUERIES, "color", 10, refine=2**20, nprobes=2**20)
+    alike(most, index.search(QUERIES, "color", 10))
+    assert approximate.search(QUERIES, "color", 10, factor=2**20, nprobes=2**20).equals(most)
     assert len(approximate.search(QUERIES[:1], None, 5, unconditional=True)) == 5
     assert build(output=uri, vector_index="exact")["vector_index"] == "exact"
     assert approximate.search(QUERIES, "color", 5).num_rows == 10  # who has it open is not disturbed

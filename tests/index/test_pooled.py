@@ -60,6 +60,17 @@ def test_eight_threads_get_what_one_gets(home, index):
     assert found == [ask(index, *each) for each in asked]
 
 
+def test_rows_that_two_readers_pool_at_once_answer_once(home, tmp_path):
+    """Of two outputs, whose rows are pooled in two blocks: the lock is free between these."""
+    storing.stored(tmp_path / "b", str(home / "model"), storing.texts(40, first=1000), output=str(tmp_path / "later"))
+    index = Index.open(storing.indexed(tmp_path / "i.lance", home / "words", tmp_path / "later"))
+    where = "id IN (1, 2, 1001, 1002)"
+    first, second = (index.blocks(ASKED, where)[1]() for _ in range(2))
+    offsets = [next(first)[0], *(block[0] for block in second), *(block[0] for block in first)]
+    assert len(np.concatenate(offsets)) == 8
+    assert sorted(index.search(QUERIES[0], ASKED, 9, where)["id"].to_pylist()) == [1, 2, 1001, 1002]
+
+
 def test_stated_leaves_out_rows_that_say_nothing(home, index, model):
     texts = [row["text"] for row in storing.texts(250)]
     states = model.stated(texts, ASKED)

@@ -8,15 +8,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from helpers import embedded
 from indexed import QUERIES, alike, index_of_thirty, refuse
 from s3_proxy import FAULTS, Proxy
 from storing import indexed
 
 import raycase
 from raycase.commands import search as module
-from raycase.commands.search import SearchFlags, find_scorer, read_queries, rerank, search
+from raycase.commands.search import SearchFlags, find_scorer, read_queries, search
 from raycase.commands.search import search as answer
 from raycase.errors import RequestError, WorkError
+from raycase.index.answers import rerank
 from raycase.index.build import build
 from raycase.index.index import Index
 from raycase.index.options import EFFORTS, Options
@@ -56,9 +58,11 @@ def test_wrong_searches_are_refused(home, index, tmp_path):
     ask("-k: expected at least 1", k=0)
     ask("^--condition: expected words in every condition, got ' ' at index 0", condition=(" ",))
     ask("expected one of --query, --phrase or --queries, got none", query=())
+    ask("got --query and --queries$", queries="q.csv")
     ask("--phrase: expected the --condition that it answers, got none", query=(), phrase=("heavy rain",))
     ask("expected --condition, --unconditional or conditions in --queries", condition=("color",), unconditional=True)
     ask("expected the index's model nowhere", model="nowhere/at/all")
+    ask("^--rerank: expected a model that scores pairs, got: .*, got 'nowhere'", rerank="nowhere")
 
 
 def test_more_effort_looks_at_more_of_an_index():
@@ -78,10 +82,6 @@ def test_an_answer_without_words_has_no_score_and_comes_last(tiny_model):
     assert found["id"].to_pylist()[2:] == [3, 5] and found["score"].to_pylist()[2:] == [None, None]
     assert found["cosine"].to_pylist()[2:] == pytest.approx([0.9, 0.7])
     assert found.schema.remove(len(found.schema) - 1) == answers.schema, "one column more, at the end"
-    with pytest.raises(RequestError, match="--text-column: expected the column 'words' among those"):
-        rerank(answers, ["a"], scorer, text="words", k=3)
-    with pytest.raises(RequestError, match="none named 'cosine'"):
-        rerank(found, ["a"], scorer, text="text", k=3)
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +148,12 @@ def test_what_cannot_rerank_is_refused(thirty, tiny_model, tmp_path):
         find_scorer(str(tmp_path / "cross"), conditional=False)
     with pytest.raises(RequestError, match="--candidates: expected at least 1, got 0"):
         search(SearchFlags(index=thirty[0], query=("a",), rerank=str(tmp_path / "cross"), candidates=0))
+    rows, asked = [{"id": 1, "text": "a", "year": 1, "cosine": 0.5}], {"query": ("a",), "condition": ("color",)}
+    for keep in ("text", "cosine"), ("year",):
+        output = embedded(tmp_path / keep[0], tiny_model, rows, conditions=("color",), keep_columns=keep)
+        index = indexed(tmp_path / f"{keep[0]}.lance", output)
+        words = f"--text-column: expected the column 'text' .*, and none named 'cosine', .*, got id, {', '.join(keep)}$"
+        refuse(SearchFlags(index=index, **asked, rerank=str(tmp_path / "cross")), words, search)
 
 
 def answers_of(uri):

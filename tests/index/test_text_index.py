@@ -199,7 +199,7 @@ def test_wrong_weights_are_refused(uri):
         refuse(SearchFlags(index=uri, query=("a",), condition=conditions, **options), words, search)
 
     for wrong in ("dog=two", "dog=", "dog=2=x"):
-        ask(f"^--condition: expected a number after '=', .* got '{wrong}'$", wrong, ASKED)
+        ask("^--condition: expected a number after '=', .*, got: could not convert string to float", wrong, ASKED)
     for wrong in ("dog=nan", "dog=1e999"):
         ask("^conditions: expected finite numbers as weights", wrong, ASKED)
     ask("^--condition: expected each condition once, got 'dog' twice", "dog=1", "dog =2")

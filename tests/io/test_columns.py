@@ -100,6 +100,8 @@ KEPT = {
     "bool": pa.array([True, None, False]),
     "null": pa.nulls(3),
     "string": pa.array(["", None, "é\0\n"]),
+    "view of bytes": pa.array([b"abc", None, b""], pa.binary_view()),
+    "struct of views": pa.array([{"x": ["a"]}, None, {"x": None}], pa.struct([("x", pa.list_(pa.string_view()))])),
     "binary of fixed size": pa.array([b"abc", None, b"def"], pa.binary(3)),
 }
 

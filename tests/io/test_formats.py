@@ -16,7 +16,7 @@ from input_files import all_of, columns_in, columns_of, compressed, flat, read, 
 from pyarrow.csv import CSVStreamingReader
 
 from raycase.errors import RequestError
-from raycase.io import source as room
+from raycase.io import text_files as room
 from raycase.io.inputs import peek
 from raycase.io.reader import ID, ROW, TEXT, read_columns
 from raycase.io.schema import Reason

@@ -15,7 +15,7 @@ from raycase.commands.score import ScoreFlags, check_score
 from raycase.commands.search import SearchFlags, search
 from raycase.commands.train import ProjectorFlags
 from raycase.commands.train import check_request as check_training
-from raycase.commands.tune import Sweep
+from raycase.commands.tune import TuneFlags
 from raycase.errors import RequestError
 from raycase.io.places import HTML, OF_INDEX, PARQUET, File, Folder, check_paths, claim
 from raycase.io.storage import locate
@@ -105,6 +105,8 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(here, monkeyp
     monkeypatch.setattr(os, "access", lambda path, mode: str(path) != str(here / "data"))  # as on a read-only disk
     embed = EmbedFlags(input="q.csv", model="model", output="new", unconditional=True, index="data/new/i")
     refuse("^--index: expected a place that can be written, got .*/data/new/i", check_embed, embed)
+    below = SearchFlags(index="i.lance", query=("x",), output="q.csv/x.parquet")
+    refuse("^--output: expected a place in a folder, got q.csv/x.parquet below the file .*/q.csv", search, below)
     check_paths(writes={"--output": File("model/x.parquet", PARQUET)})
 
 
@@ -129,7 +131,7 @@ def test_every_job_compares_its_places(here):
     refuse(OVER, index, IndexFlags(embeddings=("out",), output="out"))
     refuse(OVER, join, JoinFlags(query_vectors="out", vectors="other", output="out"))
     data = {"train": "q.csv", "validation": "data/a.csv", "output": "new"}
-    for check in (lambda job: check_training(job, {}, ()), lambda job: Sweep(grid="table7", training=job).check()):
+    for check in (lambda job: check_training(job, {}, ()), lambda job: TuneFlags(grid="table7", training=job).check()):
         job = ProjectorFlags(**data)
         check(job)
         refuse(OVER, check, replace(job, model="model", output="model"))

@@ -93,6 +93,18 @@ def test_a_record_of_another_version_or_kind_is_refused(job, content, words):
     assert embed_here(replace(job, overwrite=True))["rows_out"] == 500
 
 
+def test_a_record_whose_configuration_was_altered_is_refused_and_no_unit_is_dropped(job):
+    stopped(job, 3)
+    output = Output(job.output)
+    record, units = output.job_file.read_json(), output.units.list()
+    output.job_file.put_json(record | {"config": record["config"] | {"conditions": ["another", "one"]}})
+    for answer in (embed_here, lambda job: verify(job.output)):
+        with pytest.raises(RequestError, match="another configuration than its fingerprint is of; put the file back"):
+            answer(job)
+    output.job_file.put_json(record)
+    assert output.units.list() == units and embed_here(job)["units_resumed"] == 3
+
+
 @pytest.fixture
 def folder(job, tmp_path):
     """The job over a folder of one file, and the folder."""

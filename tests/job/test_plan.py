@@ -16,9 +16,8 @@ from raycase.commands.embed import check_embed
 from raycase.io.inputs import source_of
 from raycase.io.source import InputFile, Span
 from raycase.job import plan as plan_module
-from raycase.job.output import write_job
+from raycase.job.output import UnitFile, finished, write_job
 from raycase.job.plan import Plan, find_job_file, make_plan
-from raycase.job.units import UnitFile, finished
 
 
 def planned(job):

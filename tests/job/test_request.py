@@ -21,7 +21,7 @@ from raycase.errors import RequestError
         ({"--model": "minilm9"}, "expected one of minilm-conditional-v2, mpnet-conditional-v2, minilm-cond"),
         ({"--output": "s3://no-such-bucket/out"}, "--output: expected a place to write at s3://no-such-bucket/out,"),
         ({"--dim": "4"}, "--dim: expected a dimension that"),
-        ({"--actors": "3:1"}, "--actors: expected MIN:MAX with 1 <= MIN <= MAX, got '3:1'"),
+        ({"--actors": "3:1"}, "--actors: expected MIN:MAX with 1 <= MIN <= MAX, got 3:1"),
         ({"--output": "foreign"}, "got embeddings without job.json"),
         ({"--output": "in.parquet/out"}, "got in.parquet/out, which would be read as input"),
     ],

@@ -16,8 +16,7 @@ from raycase.commands.join import JoinFlags, join
 from raycase.errors import RequestError, WorkError
 from raycase.index.build import build
 from raycase.io.schema import EMBEDDING, Reason, embedding_array, embedding_numbers
-from raycase.job.results import Encoding, RowPairs, VectorResult
-from raycase.job.steps import pair_reasons
+from raycase.job.results import Encoding, RowPairs, VectorResult, pair_reasons
 from raycase.job.verify import verify
 from raycase.models.embedder import Embedder
 from raycase.models.pairs import Encoded

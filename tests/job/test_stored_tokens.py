@@ -81,8 +81,11 @@ def test_words_with_anothers_basis_are_not_pooled(home, tmp_path):
         embed_here(job(home, tmp_path / "m", input=words))
     settings = {"any_condition": True, "token_bytes": storing.ENOUGH, "keep_columns": ("text", "year")}
     settings |= {"input": str(home / "a" / "in.parquet"), "compute": "float32", "dtype": "float32"}
+    flags = EmbedFlags(output=words, model=str(home / "model"), **settings)
     with pytest.raises(RequestError, match="the basis of the units there, got none; pass --overwrite"):
-        embed_here(EmbedFlags(output=words, model=str(home / "model"), **settings))
+        embed_here(flags)
+    with pytest.raises(RequestError, match=f"token_bytes: {storing.ENOUGH} there, 9 requested"):
+        embed_here(EmbedFlags(**vars(flags) | {"token_bytes": 9}))
 
 
 def test_an_output_that_began_with_one_row_codes_later_rows_as_well(home, tmp_path):

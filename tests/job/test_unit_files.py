@@ -6,8 +6,7 @@ import pytest
 from helpers import embed_here, stopped
 
 from raycase.errors import WorkError
-from raycase.job.output import Output
-from raycase.job.units import UnitFile, finished
+from raycase.job.output import Output, UnitFile, finished
 from raycase.job.verify import verify
 
 

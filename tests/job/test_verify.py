@@ -1,5 +1,6 @@
 """An output is read back, all or in part, and checked against its manifest; each damage is named."""
 
+import re
 from dataclasses import replace
 
 import duckdb
@@ -30,11 +31,7 @@ def test_an_id_of_two_rows_ends_the_job_whatever_its_units_and_nothing_takes_it(
         assert (error.value.result["rows_out"], error.value.result["rows_rejected"]) == (5, 1)
     with pytest.raises(WorkError, match=r"several rows with the id 'same'; several rows with the id 'b'$"):
         verify(job.output)
-    manifest = Output(job.output).manifest
-    for values in ({}, {"repeated_ids": None}):  # None: of a job that did not look for them
-        kept = {name: value for name, value in (manifest.read_json() | values).items() if value is not None}
-        manifest.put_json(kept)
-        refuse({"embeddings": (job.output,), "output": str(tmp_path / "i")}, "^--embeddings: .* 'same', 'b'; mend")
+    refuse({"embeddings": (job.output,), "output": str(tmp_path / "i")}, "^--embeddings: .* 'same', 'b'; mend")
     assert not (tmp_path / "i").exists()
 
 
@@ -64,7 +61,8 @@ def first(folder):
             lambda out: out.manifest.put_json(out.manifest.read_json() | {"pairs": 9}),
             "pairs is 9, its files add up to 6",
         ),
-        (lambda out: first(out.rejected).remove(), "rejected/.*: missing"),
+        (lambda out: first(out.rejected).remove(), "embeddings/(.*): its rejected/\\1: missing"),
+        (lambda out: (out.rejected / "x.parquet").put(b""), "rejected/x.parquet: not in the manifest"),
         (lambda out: out.manifest_files.remove(), "manifest_files.parquet: missing"),
         (lambda out: out.manifest.remove(), "expected manifest.json, got none"),
     ],
@@ -78,6 +76,38 @@ def test_verify_names_each_defect(job, tmp_path, damage, words):
     damage(Output(job.output))
     with pytest.raises((RequestError, WorkError), match=words):
         verify(job.output)
+
+
+LINES = ("manifest.json", "manifest_files.parquet")
+
+
+@pytest.mark.parametrize(
+    ("gone", "damaged", "advice"),
+    [
+        (["rejected"], [], r"embeddings/(.*): its rejected/\1: missing; remove the file and run"),
+        (["rejected", *LINES], [], r"expected .*embeddings/(.*) and its rejected rows, got: .*; remove it and run"),
+        ([*LINES], ["rejected"], r"expected .*embeddings/(.*) and its rejected rows, got: .*; remove it and run"),
+        (LINES[1:], [], r"missing; remove (manifest.json) and (manifest_files.parquet) and run"),
+        ([], LINES[1:], r"checksum differs; remove (manifest.json) and (manifest_files.parquet) and run"),
+    ],
+)
+def test_who_does_what_an_error_of_a_resumed_job_advises_is_done(job, tmp_path, gone, damaged, advice):
+    job = replace(job, input=str(tmp_path / "two.parquet"), max_rejected=1)
+    pq.write_table(pa.table({"text": ["a red dress", None]}), tmp_path / "two.parquet")
+    embed_here(job)
+    output = Output(job.output)
+    [unit] = output.units.list()
+    places = {"rejected": output.rejected / unit, unit: output.units / unit}
+    for name in gone:
+        places.get(name, output.root / name).remove()
+    for name in damaged:
+        places.get(name, output.root / name).put(b"PAR1")
+    with pytest.raises(WorkError, match=advice) as error:
+        embed_here(job)
+    for name in re.search(advice, str(error.value)).groups():
+        places.get(name, output.root / name).remove()
+    assert embed_here(job)["rows_rejected"] == 1
+    verify(job.output)
 
 
 # ------------------------------------------------------------------------------------------------------------ read back

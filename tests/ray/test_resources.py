@@ -9,7 +9,7 @@ from raycase.errors import RequestError
 from raycase.io.storage import locate
 from raycase.job.request import Actors
 from raycase.ray.cluster import READ_CPUS, WRITE_CPUS, Capacity, join_cluster, make_pool
-from raycase.serve.settings import ServeSettings
+from raycase.serve.settings import ServeFlags
 
 serve = Later("raycase.ray.serve")
 
@@ -74,7 +74,7 @@ HEAD, CPU, GPU = {"CPU": 0}, {"CPU": 8.0}, {"CPU": 6.0, "GPU": 2.0}
     ],
 )
 def test_replicas_fit_the_nodes_or_are_refused(flags, nodes, alone, expected):
-    job, cluster = ServeSettings(**flags), Capacity(nodes)
+    job, cluster = ServeFlags(**flags), Capacity(nodes)
     if expected is None:
         with pytest.raises(RequestError, match=r"^--replicas: expected room for \d with .* got room for \d: "):
             serve.replica_resources(job, cluster, alone=alone)

@@ -28,7 +28,7 @@ from served import TOKEN
 import raycase
 from raycase.errors import RequestError
 from raycase.ray.serve import application, serve
-from raycase.serve.settings import ServeSettings
+from raycase.serve.settings import ServeFlags
 
 pytestmark = pytest.mark.cluster
 QUEUE = 4
@@ -310,6 +310,6 @@ def test_a_cluster_that_is_named_gets_the_application(home, cluster):
         assert requests.get(f"{url}/v1/models", headers=BEARER, timeout=60).status_code == 200
         there = mock.patch.dict(os.environ, environment | {"RAYCASE_TOKEN": TOKEN})
         with there, pytest.raises(RequestError, match=r"^expected no Ray Serve on the cluster, got one"):
-            serve(ServeSettings(model=str(home / "model"), port=port))
+            serve(ServeFlags(model=str(home / "model"), port=port))
     finally:
         ray_serve.shutdown()

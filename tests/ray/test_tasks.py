@@ -11,7 +11,7 @@ import torch
 from helpers import call_command, embed_here, embed_on_ray, embedded, read_scores, same_output, score_here
 
 from raycase.commands.embed import EmbedFlags
-from raycase.commands.score import ScoreFlags, score
+from raycase.commands.score import ScoreFlags
 from raycase.errors import WorkError
 from raycase.explore.join import join
 from raycase.io.storage import locate
@@ -84,7 +84,7 @@ def test_scores_on_ray_are_those_of_this_process(tiny_model, scored, tmp_path, c
     files = {"input": scored["pairs"], "output": str(tmp_path / "here"), "model": str(tmp_path / "model")}
     job = ScoreFlags(**files, score_column="s", compute="float32", unit_rows=10, actors="1:1")
     score_here(job)
-    first = score(replace(job, output=place, limit=20), RayRunner())
+    first = score_here(replace(job, output=place, limit=20), RayRunner())
     assert (first["rows_out"], first["units_done"]) == (20, 2)
     words = [f"--{name.replace('_', '-')}={value}" for name, value in (vars(job) | {"output": place}).items() if value]
     words.append("--ray")

@@ -10,7 +10,7 @@ from helpers import train_here
 from tracked import mlflow_runs, scalars
 
 from raycase.commands.train import TRAIN_FLAGS
-from raycase.commands.tune import Sweep, changed, tune
+from raycase.commands.tune import TuneFlags, changed, tune
 from raycase.errors import RequestError, WorkError
 from raycase.job.runner import Runner
 from raycase.ray.tune import Trials, resources, trackers
@@ -25,7 +25,7 @@ def make(projector, tmp_path):
         (tmp_path / f"{name}.json").write_text(json.dumps(values))
         flags = {flag: options.pop(flag) for flag in ("trials", "seeds") if flag in options}
         training = TRAIN_FLAGS[system](**{"output": str(tmp_path / "sweep"), "epochs": 2} | projector | options)
-        return Sweep(**{name: str(tmp_path / f"{name}.json")}, **flags, training=training)
+        return TuneFlags(**{name: str(tmp_path / f"{name}.json")}, **flags, training=training)
 
     return made
 

@@ -6,7 +6,7 @@ from served import client_of
 
 import raycase
 from raycase.serve.service import Service
-from raycase.serve.settings import ServeSettings, check_serve
+from raycase.serve.settings import ServeFlags, check_serve
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +25,7 @@ def model(home):
 
 @pytest.fixture(scope="session")
 def service(home):
-    return Service.load(check_serve(ServeSettings(index=str(home / "i.lance"))))
+    return Service.load(check_serve(ServeFlags(index=str(home / "i.lance"))))
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,7 @@ from raycase.errors import WorkError
 from raycase.index.index import Index
 from raycase.serve import service as module
 from raycase.serve.service import LiveIndex, Service
-from raycase.serve.settings import ServeSettings, check_serve, free_port
+from raycase.serve.settings import ServeFlags, check_serve, free_port
 
 TEXTS = ["a red dress", "two people play with a dog", "a red dress"]
 
@@ -139,7 +139,7 @@ def test_words_and_clusters(client, home, model):
 
 
 def test_without_an_index_its_routes_say_so(home):
-    service = Service.load(check_serve(ServeSettings(model=str(home / "model"))))
+    service = Service.load(check_serve(ServeFlags(model=str(home / "model"))))
     client, _ = client_of(service)
     assert vectors_of(embed(client, input="a red dress", condition="color")).shape == (1, 11)
     for route, asked in (("/search", {"queries": "a"}), ("/facets", {"condition": "color"}), ("/search", {})):
@@ -149,7 +149,7 @@ def test_without_an_index_its_routes_say_so(home):
 
 
 def test_a_vector_that_is_not_finite_is_no_answer(tiny_model):
-    client, _ = client_of(Service.load(check_serve(ServeSettings(model=str(tiny_model)))))
+    client, _ = client_of(Service.load(check_serve(ServeFlags(model=str(tiny_model)))))
     answer = embed(client, input=["a red dress", "poison"])
     assert refusal(answer, 422) == "input: text 1: expected a text that tiny0 can embed, got: vector not finite"
 

@@ -15,7 +15,7 @@ from raycase.serve import guard as guard_module
 from raycase.serve import service as service_module
 from raycase.serve.guard import Guard
 from raycase.serve.service import Engine, public_name
-from raycase.serve.settings import ServeSettings, check_serve, free_port, sha256_of
+from raycase.serve.settings import ServeFlags, check_serve, free_port, sha256_of
 
 JSON = {"Content-Type": "application/json"}
 
@@ -84,7 +84,7 @@ def test_a_token_is_needed_where_there_is_one(service, monkeypatch, caplog):
     assert client.get("/health").status_code == client.get("/ready").status_code == 200
     for given in (f"Bearer {TOKEN}", f"bearer  {TOKEN}"):
         assert client.get("/v1/models", headers={"Authorization": given}).status_code == 200
-    assert TOKEN not in caplog.text and TOKEN not in repr(check_serve(ServeSettings(host="0.0.0.0")))
+    assert TOKEN not in caplog.text and TOKEN not in repr(check_serve(ServeFlags(host="0.0.0.0")))
 
 
 def test_routes_and_methods(client):
@@ -259,7 +259,7 @@ def test_a_cancelled_request_gives_its_place_back_and_the_end_waits_for_others()
             begun.set()
             await go.wait()
 
-        settings, engine = check_serve(ServeSettings(queue=1)), Engine(None)
+        settings, engine = check_serve(ServeFlags(queue=1)), Engine(None)
         guard = Guard(app, settings=settings, routes=frozenset(), observe=lambda *_, **__: None, engine=engine)
         body = [part(b"{}", more=False)]
         task = asyncio.create_task(call(guard, body, []))
@@ -295,7 +295,7 @@ def no_token(monkeypatch):
         ({"host": "0.0.0.0"}, "expected a token to listen at 0.0.0.0"),
         ({"port": 70000}, "--port: expected 0 to 65,535"),
         ({"replicas": 0}, "--replicas: expected at least 1"),
-        ({"gpus_per_replica": -1.0}, "--gpus-per-replica: expected 0 or more"),
+        ({"gpus_per_replica": -1.0}, "--gpus-per-replica: expected at least 0"),
         ({"memory": 0.0}, "--memory: expected GiB above 0"),
         ({"token_file": "nowhere"}, "--token-file nowhere: expected a file with a token"),
         ({"index": ""}, "--index: expected a path"),
@@ -304,7 +304,7 @@ def no_token(monkeypatch):
 )
 def test_wrong_flags(flags, said):
     with pytest.raises(RequestError, match=f"^{said}") as error:
-        check_serve(ServeSettings(**flags))
+        check_serve(ServeFlags(**flags))
     assert "\n" not in str(error.value)
 
 
@@ -320,20 +320,20 @@ def test_a_token_that_is_none_is_refused_and_not_shown(token, tmp_path, monkeypa
     for flags in ({"token_file": str(tmp_path / "token")}, {}):
         with pytest.raises(RequestError, match="expected a token of 16 or more letters and digits") as error:
             monkeypatch.setenv("RAYCASE_TOKEN", token)
-            check_serve(ServeSettings(**flags))
+            check_serve(ServeFlags(**flags))
         assert not token or token not in str(error.value)
 
 
 def test_a_token_is_known_by_its_hash_alone(tmp_path, monkeypatch):
     (tmp_path / "token").write_text(f"{TOKEN}\n")
-    settings = check_serve(ServeSettings(host="0.0.0.0", token_file=str(tmp_path / "token")))
+    settings = check_serve(ServeFlags(host="0.0.0.0", token_file=str(tmp_path / "token")))
     monkeypatch.setenv("RAYCASE_TOKEN", TOKEN)
-    assert settings.token_sha256 == check_serve(ServeSettings()).token_sha256 == sha256_of(TOKEN)
+    assert settings.token_sha256 == check_serve(ServeFlags()).token_sha256 == sha256_of(TOKEN)
     assert TOKEN not in repr(settings)
     monkeypatch.delenv("RAYCASE_TOKEN")
     for flags, said in (({}, "expected a token to listen on a cluster"), ({"port": 0}, "--port: expected the port on")):
         with pytest.raises(RequestError, match=f"^{said}"):
-            check_serve(ServeSettings(**flags), on_cluster=True)
+            check_serve(ServeFlags(**flags), on_cluster=True)
 
 
 def test_a_port_that_something_listens_on_is_refused():
@@ -364,5 +364,5 @@ def test_a_model_has_a_name_for_strangers(model, name):
 def test_a_replica_which_works_elsewhere_gets_whole_paths(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
-    settings = check_serve(ServeSettings(index="i.lance", model="runs"))
+    settings = check_serve(ServeFlags(index="i.lance", model="runs"))
     assert (settings.index, settings.model) == (str(tmp_path / "i.lance"), str(tmp_path / "runs"))

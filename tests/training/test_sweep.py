@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from raycase.commands.train import TRAIN_FLAGS
-from raycase.commands.tune import Sweep, changed
+from raycase.commands.tune import TuneFlags, changed
 from raycase.errors import RequestError
 from raycase.io.storage import locate
 from raycase.training.sweep import SweepResults, by_cell, text_of
@@ -24,7 +24,7 @@ def sweep(system="case", folder=None, grid=None, space=None, **options):
             values = str(folder / f"{name}.json")
         named[name] = values
     files = {"train": "a.csv", "validation": "b.csv", "output": str(folder or "out")}
-    return Sweep(**named, **options, training=TRAIN_FLAGS[system](**files))
+    return TuneFlags(**named, **options, training=TRAIN_FLAGS[system](**files))
 
 
 def test_the_grids_of_the_papers_and_our_own():
@@ -54,13 +54,13 @@ def test_a_grid_is_the_product_of_its_lists_and_a_list_of_them_has_the_cells_of_
     ("grid", "said"),
     [
         ("table8", "expected table7, figure4, a file NAME.json, got table8"),
-        ([], "got none"),
+        ([], "got: 0 cells"),
         ({"dropout": 0.1}, "expected lists of values by flag"),
         ({"dropout": [2]}, r"--dropout: expected a share in \[0, 1\), got 2"),
-        ({"dropout": ["high"]}, 'got: dropout "high"'),
+        ({"dropout": ["high"]}, "got: dropout: expected a valid number, got 'high'"),
         ({"nested": [[2]]}, "got: 'nested', which is none of"),
         ({"dim": [10**30]}, "--dim"),
-        ({"dropout": [0.1] * 101, "dim": [8] * 100}, "10,100 cells, more than 10,000"),
+        ({"dropout": [0.1] * 101, "dim": [8] * 100}, "10,100 cells; a grid has 1 to 10,000"),
     ],
 )
 def test_a_grid_that_is_none_is_refused(tmp_path, grid, said):
@@ -75,7 +75,7 @@ def test_a_grid_that_is_none_is_refused(tmp_path, grid, said):
         ({"dropout": [0.1]}, "got: "),
         ({"dropout": {"normal": [0, 1]}}, "got: normal, which is none of choice, uniform"),
         ({"dropout": {"uniform": [0, 2]}}, "--dropout: expected a share"),
-        ({"layers": {"randint": [1, 4]}}, "got: layers 3"),
+        ({"layers": {"randint": [1, 4]}}, "got: layers: expected 0, 1 or 2, got 3"),
         ({"nested": {"choice": [1]}}, "'nested', which is none of"),
     ],
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,11 +23,11 @@ from raycase.models.fine_tuned import (
     FineTunedEmbedder,
     PromptEncoder,
     Scorer,
-    read_elsewhere,
     starting_encoder,
     training_options,
     with_dropout,
 )
+from raycase.models.model_folder import read_elsewhere
 from raycase.models.pairs import SENTENCE, Encoded, accepted_pairs, encoded, tokens_of_pairs
 from raycase.papers.baselines import Compose
 
@@ -47,33 +47,6 @@ def bi_encoder(model: str, **text: Any) -> PromptEncoderConfig:
 def compose(sentence_ND: Tensor, condition_ND: Tensor, how: Compose) -> Tensor:
     """(N, D), (N, D) -> (N, D), or (N, 2 D) side by side."""
     return sentence_ND * condition_ND if how is Compose.HADAMARD else torch.cat([sentence_ND, condition_ND], dim=1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TriEncoderConfig(EmbedderConfig):
-    """compose(f(s), f(c)), without weights."""
-
-    SYSTEM: ClassVar[str] = "tri-encoder"
-
-    compose: Compose = Compose.HADAMARD
-
-    @classmethod
-    def untrained(
-        cls, model: str, pooling: Pooling | None = None, compose: Compose = Compose.HADAMARD
-    ) -> TriEncoderConfig:
-        """The system before training."""
-        return cls(name=model, encoder=starting_encoder(model, prompt="concat-cs", pooling=pooling), compose=compose)
-
-    @property
-    def whole_dim(self) -> int:
-        return self.unconditional_dim * (2 if self.compose is Compose.CONCAT else 1)
-
-    @property
-    def text_of_pair(self) -> str | None:
-        return SENTENCE.pattern if read_elsewhere(self.encoder) else None
-
-    def load(self, **options: Any) -> TriEncoder:
-        return TriEncoder(self, load_encoder(self.encoder, **options))
 
 
 class TriEncoder(FineTunedEmbedder):
@@ -103,19 +76,32 @@ class TriEncoder(FineTunedEmbedder):
         return torch.from_numpy(vectors_D[row_K]), work
 
 
-# ----------------------------------------------------------------------------------------------------- cross-encoder
-
-
 @dataclass(frozen=True, kw_only=True)
-class CrossEncoderConfig(ScorerConfig):
-    """A score of "[CLS] s1 [SEP] s2 [SEP] c [SEP]", or what the encoder's tokenizer makes of the three texts."""
+class TriEncoderConfig(EmbedderConfig):
+    """compose(f(s), f(c)), without weights."""
 
-    SYSTEM: ClassVar[str] = "cross-encoder"
+    SYSTEM = "tri-encoder"
+    LOADED = TriEncoder
 
-    def load(self, **options: Any) -> CrossEncoder:
-        scorer = CrossEncoder(self, load_encoder(self.encoder, **options))
-        self.load_extra(scorer.head)
-        return scorer
+    compose: Compose = Compose.HADAMARD
+
+    @classmethod
+    def untrained(
+        cls, model: str, pooling: Pooling | None = None, compose: Compose = Compose.HADAMARD
+    ) -> TriEncoderConfig:
+        """The system before training."""
+        return cls(name=model, encoder=starting_encoder(model, prompt="concat-cs", pooling=pooling), compose=compose)
+
+    @property
+    def whole_dim(self) -> int:
+        return self.unconditional_dim * (2 if self.compose is Compose.CONCAT else 1)
+
+    @property
+    def text_of_pair(self) -> str | None:
+        return SENTENCE.pattern if read_elsewhere(self.encoder) else None
+
+
+# ----------------------------------------------------------------------------------------------------- cross-encoder
 
 
 class CrossEncoder(Scorer):
@@ -128,17 +114,15 @@ class CrossEncoder(Scorer):
 
     def forward(self, batch: TokenBatch) -> Tensor:
         """Scores with a gradient: (N,)."""
-        return self._scored(self.dropout(self.encoder.pooled(batch)))
+        return self.above(self.dropout(self.encoder.pooled(batch)))[:, 0]
 
-    @torch.inference_mode()
-    def figures(self, batch: TokenBatch) -> tuple[np.ndarray, Work]:
-        encoded_ND, work = self.encoder.encode(batch)
-        cls_ND = torch.from_numpy(encoded_ND).to(self.encoder.model.device)
-        return self._scored(cls_ND)[:, None].cpu().numpy(), work
 
-    def _scored(self, cls_ND: Tensor) -> Tensor:
-        with torch.autocast(cls_ND.device.type, enabled=False):  # 16 bits would leave many scores equal
-            return self.head(cls_ND)[:, 0]
+@dataclass(frozen=True, kw_only=True)
+class CrossEncoderConfig(ScorerConfig):
+    """A score of "[CLS] s1 [SEP] s2 [SEP] c [SEP]", or what the encoder's tokenizer makes of the three texts."""
+
+    SYSTEM = "cross-encoder"
+    LOADED = CrossEncoder
 
 
 def cross_encoder(model: str) -> CrossEncoderConfig:
@@ -168,7 +152,7 @@ def attention_maps(model: nn.Module) -> list[str]:
 class LoraConfig(PromptEncoderConfig):
     """A prompted encoder, fine-tuned with adapters."""
 
-    SYSTEM: ClassVar[str] = "lora"
+    SYSTEM = "lora"
 
     rank: int
     alpha: float

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from raycase.commands.flags import Advanced, Hidden, TextFlags
-from raycase.commands.train import RatedFlags
+from raycase.commands.flags import TextFlags
+from raycase.commands.systems import RatedFlags
 from raycase.encoder.pooling import Pooling
+from raycase.names import Advanced, Hidden
 from raycase.papers.baselines import Compose
 from raycase.training.recipe import Loss
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from raycase.encoder.bert import LIKE_BERT, LayerInParts, attention_parts, rest
 from raycase.encoder.engine import Collector, TextEncoder, send
-from raycase.encoder.loading import load_encoder
 from raycase.encoder.packing import token_budget_batches
 from raycase.encoder.pooling import Pooling, pool_mean
 from raycase.encoder.sources import load_config
@@ -40,26 +39,6 @@ def words(real_BT: Tensor) -> Tensor:
     inner_BT = real_BT & F.pad(real_BT[:, 1:], (0, 1))
     inner_BT[:, 0] = False
     return inner_BT
-
-
-@dataclass(frozen=True, kw_only=True)
-class CsrConfig(EmbedderConfig):
-    """A CSR system without its weights."""
-
-    SYSTEM: ClassVar[str] = "csr"
-    weighs_words: ClassVar[bool] = True
-
-    router: Router = Router.QUERY
-    asks: Asks = Asks.CLS
-    routed: int = 1  # T - t: number of last layers with a router
-
-    @classmethod
-    def untrained(cls, model: str, pooling: Pooling | None) -> CsrConfig:
-        """CSR without training (Table 4), with the router that training takes by default; it pools by the mean."""
-        return csr(model, **default_router(model))
-
-    def load(self, **options: Any) -> Csr:
-        return Csr(self, load_encoder(self.encoder, **options))
 
 
 class Csr(FineTunedEmbedder):
@@ -187,6 +166,24 @@ class Csr(FineTunedEmbedder):
         """The library's model with its layers put back. The system cannot be used afterwards."""
         self.encoder.model.encoder.layer.extend(layer.layer for layer in self.routed)
         return super().whole()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CsrConfig(EmbedderConfig):
+    """A CSR system without its weights."""
+
+    SYSTEM = "csr"
+    LOADED = Csr
+    weighs_words = True
+
+    router: Router = Router.QUERY
+    asks: Asks = Asks.CLS
+    routed: int = 1  # T - t: number of last layers with a router
+
+    @classmethod
+    def untrained(cls, model: str, pooling: Pooling | None) -> CsrConfig:
+        """CSR without training (Table 4), with the router that training takes by default; it pools by the mean."""
+        return csr(model, **default_router(model))
 
 
 PAPERS_ROUTER = {"router": Router.QUERY, "asks": Asks.CLS, "routed": 1}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from raycase.commands.flags import Advanced
-from raycase.commands.train import RatedFlags
+from raycase.commands.systems import RatedFlags
+from raycase.names import Advanced
 from raycase.papers.csr import Asks, Router
 
 if TYPE_CHECKING:

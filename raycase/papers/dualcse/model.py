@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,10 +35,10 @@ EXPLICIT, IMPLICIT = "explicit", "implicit"
 class DualCseConfig(EmbedderConfig):
     """r = f(s, explicit) and u = f(s, implicit); the paper takes the last layer's [CLS]."""
 
-    SYSTEM: ClassVar[str] = "dualcse"
-    FORMULA: ClassVar[str] = "f(s, explicit) or f(s, implicit)"
-    known_conditions: ClassVar[tuple[str, ...] | None] = (EXPLICIT, IMPLICIT)
-    figure_names: ClassVar[tuple[str, ...]] = ("score", "implicitness1", "implicitness2")
+    SYSTEM = "dualcse"
+    FORMULA = "f(s, explicit) or f(s, implicit)"
+    known_conditions = (EXPLICIT, IMPLICIT)
+    figure_names = ("score", "implicitness1", "implicitness2")
 
     form: DualCseForm = DualCseForm.CROSS
 
@@ -108,8 +108,9 @@ class DualCse(FineTunedEmbedder):
         return whole_model(self.implicit) if self.implicit else None
 
     def compile(self) -> None:
-        for encoder in {id(e): e for e in self.encoders.values()}.values():
-            compile_layers(encoder)
+        super().compile()
+        if self.implicit:
+            compile_layers(self.implicit)
 
 
 def entailment(explicit1_ND: np.ndarray, implicit1_ND: np.ndarray, explicit2_ND: np.ndarray) -> np.ndarray:

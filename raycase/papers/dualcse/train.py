@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from raycase.commands.flags import Advanced
-from raycase.commands.train import TrainFlags
+from raycase.commands.systems import TrainFlags
 from raycase.encoder.pooling import Pooling
+from raycase.names import Advanced
 from raycase.papers.dualcse import DualCseForm
 from raycase.training.recipe import Recipe
 

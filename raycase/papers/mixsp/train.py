@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from raycase.commands.flags import Advanced
-from raycase.commands.train import TrainFlags
+from raycase.commands.systems import TrainFlags
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError, note
+from raycase.names import Advanced
 from raycase.training.recipe import Recipe, squared_error
 
 if TYPE_CHECKING:

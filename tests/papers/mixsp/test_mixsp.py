@@ -42,7 +42,7 @@ def projected(module, h):
 @torch.no_grad()
 def test_equations_1_3_and_4(heads):
     cls, first, second = states(rows=9)
-    found = heads(cls, first, second)
+    found = heads(torch.cat([cls, first, second], dim=1))
     taken = set()
     for row in range(len(cls)):
         parts, routes = [], []
