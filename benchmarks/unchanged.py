@@ -111,7 +111,7 @@ def from_python(folder):
     folder.mkdir(exist_ok=True)
     texts, bad = pq.read_table("rows.parquet")["text"].slice(0, 40).to_pylist(), pq.read_table("bad.parquet")
     trained = ["train-csr", "train-bi-encoder", "train-case"]
-    for name in ("minilm-conditional-v2", "minilm-conditional", "minilm", *trained):
+    for name in ("minilm-conditional-v3", "minilm", *trained):
         model = raycase.load(name)
         grid = model.encode_grid(texts, CONDITIONS)
         found = {f"grid-{i}": grid[:, i] for i in range(3)} | {"one": model.encode(texts, CONDITIONS[0])}

@@ -56,7 +56,7 @@ def _several(values: Place | Iterable[Place], name: str) -> tuple[str, ...]:
 
 
 @names_arguments
-def load(model: Place = "minilm-conditional-v2", **options: Any) -> Embedder:
+def load(model: Place = "minilm-conditional-v3", **options: Any) -> Embedder:
     """Load a model.
 
     Args:
@@ -193,7 +193,7 @@ def to_mteb(model: Embedder, condition: str | None = None) -> ConditionalEncoder
     Examples:
         >>> model = raycase.to_mteb(raycase.load(), condition="color of the clothes")
         >>> model.mteb_model_meta.name, model.mteb_model_meta.embed_dim
-        ('raycase/minilm-conditional-v2', 512)
+        ('raycase/minilm-conditional-v3', 512)
     """
     _check_embedder(model)
     with needs_package("mteb", "mteb"):

@@ -73,6 +73,6 @@ def test_a_trained_folder_is_copied_when_saved(tiny_model, rated, tmp_path):
 
 
 def test_a_system_that_scores_pairs_and_a_name_have_no_vectors():
-    for model in (object(), "minilm-conditional"):
+    for model in (object(), "minilm-conditional-v3"):
         with pytest.raises(ValueError, match=r"expected a model from raycase.load that embeds"):
             raycase.to_sentence_transformer(model)

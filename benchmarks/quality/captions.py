@@ -1,6 +1,6 @@
 """Whether conditions steer a search: captions whose nearest neighbours share the attribute that the condition names.
 
-    python -m benchmarks.quality.captions --model minilm-conditional condition-pooling:minilm --attributes all \\
+    python -m benchmarks.quality.captions --model minilm-conditional-v3 condition-pooling:minilm --attributes all \\
         --data ../shared/data/flickr30k --train ../shared/data/csts/train.csv --output runs/captions
 
 Reads the first 20,000 captions and writes metrics.json and report.md as `raycase evaluate` does. Queries are the first

@@ -1,6 +1,6 @@
 """How well labels are told under a condition, without examples and with some, beside unconditional vectors.
 
-    python -m benchmarks.quality.classify --model minilm-conditional-v2 --data 'datasets/labelled/test/*.csv' \\
+    python -m benchmarks.quality.classify --model minilm-conditional-v3 --data 'datasets/labelled/test/*.csv' \\
         --labels datasets/labelled/test/*.json
 
 Macro F1 x 100, the mean over the columns of labelled texts with its 95 % interval by the bootstrap over columns. The

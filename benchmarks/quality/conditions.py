@@ -1,6 +1,6 @@
 """Where models err on rated pairs: under conditions that training seldom has, and in the order of two conditions.
 
-    python -m benchmarks.quality.conditions --model minilm-conditional minilm --data csts/validation.csv \\
+    python -m benchmarks.quality.conditions --model minilm-conditional-v3 minilm --data csts/validation.csv \\
         --train csts/train.csv --output runs/conditions
 
 Spearman x 100 by how many rows of --train have the pair's condition, label -1 too, and how often, in percent, a model

@@ -5,7 +5,7 @@ are those of the collection's own script (`eval_scripts/ranking_eval.py` of iesl
 more, NDCG takes the grades as they are and stops at a fifth of the pool, and R-precision is the precision down to the
 last relevant one.
 
-    python -m benchmarks.quality.csfcube --model minilm-conditional condition-pooling:minilm --data csfcube \\
+    python -m benchmarks.quality.csfcube --model minilm-conditional-v3 condition-pooling:minilm --data csfcube \\
         --output runs/csfcube
 
 Shapes: P judged pairs of paper and facet, Q queries, N of a pool, best first.

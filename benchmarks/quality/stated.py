@@ -1,6 +1,6 @@
 """What shows whether a text states a condition: the model, its neighbours, or labels of the same column.
 
-    python -m benchmarks.quality.stated --model minilm-conditional-v2 --data 'datasets/labelled/test/*.csv' \\
+    python -m benchmarks.quality.stated --model minilm-conditional-v3 --data 'datasets/labelled/test/*.csv' \\
         --labels datasets/labelled/test/*.json
 
 AUC x 100, the mean over columns that leave some texts out, in three ways: the probability of `model.states`; how near

@@ -29,7 +29,7 @@ from benchmarks.turns import (
     take_turns,
 )
 
-SYSTEMS = {"minilm": (1000, 2), "minilm-conditional": (1000, 8), "causal": (100, 8)}  # captions, conditions of a turn
+SYSTEMS = {"minilm": (1000, 2), "minilm-conditional-v3": (1000, 8), "causal": (100, 8)}  # captions, conditions of a turn
 CAUSAL = {"prompt": "cond", "pooling": "last"}
 ROWS = dict.fromkeys(SYSTEMS, ("float32", "default")) | {"search": ("embedded", "pooled"), "starting": ()}
 STARTED = {

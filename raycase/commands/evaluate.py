@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 else:
     TaskName = Literal["csts", "labelled", "rerank", *chain(*TASKS_OF.values())]
 
-EXAMPLE = "raycase evaluate --model minilm-conditional-v2 minilm --data validation.csv --output report/"
+EXAMPLE = "raycase evaluate --model minilm-conditional-v3 minilm --data validation.csv --output report/"
 
 
 @dataclass(frozen=True, kw_only=True)

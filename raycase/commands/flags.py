@@ -78,7 +78,7 @@ class RunFlags(RayFlag, PromptFlags):
     unconditional: bool = False
     model: str | None = None
     """Name in the table of encoders, Hugging Face id, or a model folder, local or on object storage (fetched once).
-    Default: the model that started the job in --output, else minilm-conditional-v2."""
+    Default: the model that started the job in --output, else minilm-conditional-v3."""
     dim: Advanced[int | None] = None
     """Keep only the first dimensions of each vector: one of those of --nested in training. Default: all."""
     compute: Advanced[Compute | None] = None

@@ -24,6 +24,7 @@ from raycase.encoder.sources import (
 from raycase.encoder.table import BY_LIBRARY, ENCODERS, NORMALIZE, EncoderSpec, Published
 from raycase.errors import RequestError, note
 from raycase.io.json_values import loads
+from raycase.io.storage import PACKAGE
 from raycase.names import PromptStyle
 
 if TYPE_CHECKING:
@@ -94,6 +95,9 @@ def _check_place(name: str) -> None:
             f"--model: expected one of {', '.join([*INSIDE, *ENCODERS])}, a Hugging Face id, or a model folder here or "
             f"on object storage, got {name!r}; models of sentence-transformers have ids like sentence-transformers/NAME"
         )
+    if name.startswith(PACKAGE):
+        had = f"got {name.rpartition('/')[2]} of an earlier one; install that one, or embed again"
+        raise RequestError(f"--model: expected a model that ships with this raycase ({', '.join(INSIDE)}), {had}")
     if name.startswith((".", "/", "~")) or name.split("@")[0].count("/") > 1:
         raise RequestError(f"--model: expected a model folder, got {name!r}, which does not exist")
 

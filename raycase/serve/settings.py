@@ -26,7 +26,7 @@ class ServeFlags:
     index: str | None = None
     """Output of `raycase index`, local or on object storage. Default: serve embeddings and explanations only."""
     model: str | None = None
-    """A name, a Hugging Face id or a folder. Default: the index's model, or minilm-conditional-v2; with --index it is
+    """A name, a Hugging Face id or a folder. Default: the index's model, or minilm-conditional-v3; with --index it is
     the folder of the index's model, if it has moved."""
     host: str = HERE
     """Address to listen on. Any but 127.0.0.1 needs a token, from RAYCASE_TOKEN or --token-file."""

@@ -42,7 +42,7 @@ from raycase.training.label_batches import (
     validation_pairs,
 )
 from raycase.training.loop import FitState, Learner, computed_rows, gather
-from raycase.training.procedure import Training, fit_metrics, head_card, read_rated_parts
+from raycase.training.procedure import Fit, Training, fit_metrics, head_card, read_rated_parts
 from raycase.training.recipe import LOSSES, Loss, Recipe, unit_ratings
 from raycase.training.vector_cache import VectorCache
 
@@ -187,6 +187,14 @@ class HeadTraining(Training):
             partial(head_loss, self.loss, (*head.config.nested, head.output_dim)),
             lambda module: head_correlations(module.head, validation, head.config.nested),
         )
+
+    def fit_all(self, fit: Fit, parts: Sequence[Any], data: tuple[Any, Any], vectors: VectorCache) -> FitState:
+        """The last state. With rated pairs and labelled texts, its last epoch counts as the best one, where the learning
+        rate is 0: validation pairs know nothing of the columns."""
+        if not (self.train and self.labelled):
+            return fit(self.recipe, self.learner, *data)
+        state = fit(replace(self.recipe, patience=self.recipe.epochs), self.learner, *data)
+        return replace(state, best=state.weights, select="epoch")
 
     def save(
         self, folder: Path, data: tuple[HeadData, PairStates], fitted: FitState, record: dict[str, Any]

@@ -151,6 +151,7 @@ def fit_metrics(state: FitState) -> dict[str, Any]:
     best = {name: value for name, value in state.best_line.items() if name not in ("epoch", "loss", "seconds", "mib")}
     return {
         "validation": best,
+        "select": state.select,
         "best_epoch": state.best_epoch,
         "epochs": len(state.history),
         "history": state.history,
@@ -246,6 +247,7 @@ def _card(
     if more := data[MOST_FILES:]:
         rows += f"| {len(more)} more | | {sum(d['rows'] for _, d in more)} | |\n"
     settings = {key: metrics[key] for key in ("compute", "seed", "workers") if key in metrics}
+    chosen = "These are of the last epoch:" if metrics["select"] == "epoch" else "The epoch was chosen on these:"
     made = metrics["provenance"]
     command = textwrap.shorten(made["command"], MOST_LETTERS, placeholder=" ...")
     return f"""# {name}
@@ -261,7 +263,7 @@ model = raycase.load("{name}")  # the path of this folder
 | on the validation data, x 100 | |
 |---|---|
 {_table({key: figure(value) for key, value in figures.items()})}
-The epoch was chosen on these: epoch {metrics["best_epoch"]} of {metrics["epochs"]}.{behind}
+{chosen} epoch {metrics["best_epoch"]} of {metrics["epochs"]}.{behind}
 `metrics.json` has every epoch, file and argument.
 
 | data | file | rows | sha256 |

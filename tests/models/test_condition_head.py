@@ -44,22 +44,37 @@ def gelu(a):
     return a * (1 + erf(a / np.sqrt(2))) / 2
 
 
+def added(w, name, e_W):
+    """What the small network of this name adds, if there is one."""
+    if f"{name}.0.weight" not in w:
+        return 0.0
+    return w[f"{name}.2.weight"] @ gelu(w[f"{name}.0.weight"] @ e_W + w[f"{name}.0.bias"]) + w[f"{name}.2.bias"]
+
+
 def formula(weights, config, h_TW, e_W):
     """The weight of each token and the vector of one sentence under one condition, from the names of the weights."""
     w = {name: np.asarray(t, dtype=np.float64) for name, t in weights.items()}
     h_TW, e_W = np.asarray(h_TW, dtype=np.float64), np.asarray(e_W, dtype=np.float64)
     each = [slice(k * config.head_dim, (k + 1) * config.head_dim) for k in range(config.heads)]
     keys, queries = [[w[name][at] for at in each] for name in ("keys.weight", "queries.weight")]
-    logits = [w["tau"][k] * unit(h_TW @ keys[k].T) @ unit(queries[k] @ e_W) for k in range(config.heads)]
+    more = [np.broadcast_to(added(w, "more_queries", e_W), config.heads * config.head_dim)[at] for at in each]
+    asked = [unit(queries[k] @ e_W + more[k]) for k in range(config.heads)]
+    logits = [w["tau"][k] * unit(h_TW @ keys[k].T) @ asked[k] for k in range(config.heads)]
     w_T = softmax(w["mix.weight"] @ e_W + w["mix.bias"]) @ softmax(np.array(logits), axis=1)
     values_TD = h_TW @ w["values.0.weight"].T + w["values.0.bias"]
     vector_D = w_T @ (gelu(values_TD) if config.activation else values_TD)
     if config.gate:
-        vector_D = vector_D * expit(w["gate.weight"] @ e_W + w["gate.bias"])
+        vector_D = vector_D * expit(w["gate.weight"] @ e_W + w["gate.bias"] + added(w, "more_gate", e_W))
     return w_T, vector_D
 
 
-@pytest.mark.parametrize("changes", [{}, {"gate": False}, {"activation": None}, {"heads": 1, "head_dim": 9}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({}, {"gate": False}, {"activation": None}, {"heads": 1, "head_dim": 9}),
+        *({"hidden": 7}, {"hidden": 2, "gate": False}),
+    ],
+)
 def test_the_formula(changes):
     """Weights and vectors of every sentence under every condition."""
     config = replace(CONFIG, **changes)
@@ -79,6 +94,38 @@ def test_the_formula(changes):
             assert not weights[b, c, len(h_TW) :].any()
     torch.testing.assert_close(weights.sum(-1), torch.ones(3, 4))
     assert weights[:, :, 0].std() > 0.01, "expected weights that depend on sentence and condition"
+    assert {name.split(".")[0] for name in head.state_dict() if "more" in name} == {
+        name for name, there in (("more_queries", True), ("more_gate", config.gate)) if there and config.hidden
+    }
+
+
+@torch.no_grad()
+def test_networks_of_the_queries_and_the_gate_add_nothing_at_first():
+    """Then they learn: the gradient of their last layers is not 0."""
+    _, whole, real = padded()
+    asked = states(3, seed=9)
+    heads = []
+    for hidden in (None, 7):
+        torch.manual_seed(0)
+        heads.append(ConditionHead(replace(CONFIG, hidden=hidden)).eval())
+    alone, head = heads
+    torch.testing.assert_close(*(small.pooled(each, whole, real, asked) for each in heads), rtol=0, atol=0)
+    head.load_state_dict(head_of(CONFIG).state_dict(), strict=False)
+    torch.testing.assert_close(
+        *(small.pooled(each, whole, real, asked) for each in (head, head_of(CONFIG))), rtol=0, atol=0
+    )
+    with torch.enable_grad():
+        small.pooled(head, whole, real, asked).square().sum().backward()
+    assert all(more[2].weight.grad.abs().max() > 1e-6 for more in (head.more_queries, head.more_gate))
+
+
+def test_the_shape_of_a_head_saved_before_they_were_is_read():
+    """As a file has it: without the name."""
+    values = HeadConfig(**vars(CONFIG)).as_json()
+    assert values.pop("hidden") is None
+    config = HeadConfig(**HeadConfig.of_json(values))
+    assert config == CONFIG
+    ConditionHead(config, loaded=True).load_state_dict(head_of(CONFIG).state_dict())
 
 
 PART = replace(

@@ -1,7 +1,9 @@
 """Condition pooling: its heads over the library's states; and prompts of one's own: their file, what is pooled."""
 
 import json
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -98,6 +100,19 @@ def test_a_trained_head_weighs_the_librarys_states(trained, encoders, kind):
     loaded = system(resolve(trained[kind]), batch_tokens=60)
     close(small.vectors(loaded), wanted, atol=1e-5)
     assert loaded.dim == 7 and np.std(wanted, axis=0).min() > 1e-3
+
+
+def test_a_head_saved_before_it_could_have_networks_gives_the_same_vectors(trained, encoders, tmp_path):
+    """Then its shape had no `hidden`. With them it is saved and loaded, too."""
+    folder = Path(shutil.copytree(trained["bert"], tmp_path / "before"))
+    values = json.loads((folder / "raycase.json").read_text())
+    assert values["head"].pop("hidden") is None
+    (folder / "raycase.json").write_text(json.dumps(values))
+    np.testing.assert_array_equal(*(small.vectors(opened(where)) for where in (str(folder), trained["bert"])))
+    config = ConditionPoolingConfig.untrained(encoders["bert"], layers=KINDS["bert"])
+    larger = save_head(tmp_path / "larger", config, hidden=6)
+    close(small.vectors(opened(larger)), list(with_head(larger, encoders["bert"], LAYERS["bert"])), atol=1e-5)
+    assert opened(larger).config.head.hidden == 6
 
 
 def test_the_vector_is_the_sum_of_the_words(encoders):

@@ -79,7 +79,7 @@ def test_its_nearest_neighbours_give_the_same_answer_where_those_of_zero_shot_of
     assert min(trained) >= 7 and sum(trained) >= sum(zero_shot) + 6
 
 
-@pytest.mark.parametrize(("model", "most"), [(DEFAULT_MODEL, 6 * 10**6), ("mpnet-conditional-v2", 12 * 10**6)])
+@pytest.mark.parametrize(("model", "most"), [(DEFAULT_MODEL, 6 * 10**6), ("mpnet-conditional-v3", 12 * 10**6)])
 def test_a_folder_that_ships_is_small_names_no_machine_and_ends_with_its_limits(model, most):
     folder = FOLDER.parent / model
     assert {tensor.dtype for tensor in load_file(folder / WEIGHTS).values()} == {torch.float16}
@@ -122,7 +122,7 @@ def test_training_does_not_start_from_it(tmp_path):
 
 def test_mpnet_conditional_by_its_name():
     try:
-        larger = raycase.load("mpnet-conditional-v2", dtype=torch.float32)
+        larger = raycase.load("mpnet-conditional-v3", dtype=torch.float32)
     except RequestError as error:
         pytest.skip(f"its encoder is not on this machine: {error}")
     assert (larger.dim, larger.config.unconditional_dim, larger.config.encoder.max_tokens) == (768, 768, 384)

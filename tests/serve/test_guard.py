@@ -354,7 +354,7 @@ def test_a_port_that_something_listens_on_is_refused():
         ("/srv/models/case/", "case"),
         ("../case", "case"),
         ("condition-pooling:/srv/models/bert", "bert"),
-        ("package:raycase/models/minilm-conditional", "minilm-conditional"),
+        ("package:raycase/models/minilm-conditional-v3", "minilm-conditional-v3"),
     ],
 )
 def test_a_model_has_a_name_for_strangers(model, name):

@@ -61,9 +61,10 @@ def test_a_sentence_under_a_condition_is_pooled_once_however_many_pairs_have_it(
     torch.testing.assert_close(found[rows], one_by_one(head, data.states, some(under, rows)))
 
 
-def test_the_same_fit_gives_the_same_weights_to_the_last_bit(monkeypatch):
+def test_the_same_fit_gives_the_same_weights_to_the_last_bit(monkeypatch, request):
     """With threads, which else add gradients in any order."""
     monkeypatch.setattr(condition_head, "LEAST_BATCHES", 2)
+    request.addfinalizer(lambda: torch.set_num_threads(1))
     torch.set_num_threads(2)
     data, job = pairs(1000, sentences=60, tokens=40), replace(JOB, epochs=2, batch_size=500)
     first, second = (last(fit_by(job, learned(data, column()), data)).weights for _ in range(2))

@@ -246,7 +246,7 @@ def test_texts_that_state_something(tables):
 
 
 class OneState:
-    """In place of the cache: each text is one token, whose state is a number of it; noted are the texts."""
+    """In place of the cache: each text is one token, in whose state its length stands; noted are the texts."""
 
     def __init__(self):
         self.asked = []
@@ -288,13 +288,12 @@ def test_rated_pairs_and_labelled_texts_share_their_states(tables, tiny_model, t
     frame = rated_rows(20, 0)
     read = read_labelled(*tables, "--labelled")
     frame.loc[3, ["sentence2", "condition"]] = [read.texts[7], "color"]
-    files = {name: to_csv(rated_rows(20, seed), tmp_path / f"{name}.csv") for seed, name in enumerate(["a", "validation"])}
-    files |= {"train": to_csv(frame, tmp_path / "train.csv")}
-    del files["a"]
+    files = {"train": to_csv(frame, tmp_path / "a.csv"), "validation": to_csv(rated_rows(20, 1), tmp_path / "b.csv")}
     flags = {"labelled": tables[:1], "labels": tables[1:], "model": str(tiny_model), "output": str(tmp_path / "m")}
     job, cache = ConditionPoolingFlags(**files, **flags).training(), OneState()
-    data, validation = job.share(job.read(), cache)
-    texts, conditions, *_ = cache.asked[-2:] if "red 7" in cache.asked[-2] else cache.asked[:2]
+    data, _ = job.share(job.read(), cache)
+    [place] = [i for i, asked in enumerate(cache.asked) if "red 7" in asked]
+    texts, conditions = cache.asked[place : place + 2]
     assert len(texts) == len({*texts}) == len({*frame["sentence1"], *frame["sentence2"], *read.texts, "red 7"})
     assert texts[data.rated.sentence_index[3, 1]] == read.texts[7] == texts[data.columns[0].texts[7]]
     assert [texts[i] for i in data.rated.sentence_index.T.reshape(-1)] == [*frame["sentence1"], *frame["sentence2"]]
