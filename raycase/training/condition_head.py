@@ -189,7 +189,7 @@ class HeadTraining(Training):
         )
 
     def fit_all(self, fit: Fit, parts: Sequence[Any], data: tuple[Any, Any], vectors: VectorCache) -> FitState:
-        """The last state. With rated pairs and labelled texts, its last epoch counts as the best one, where the learning
+        """The last state. With rated pairs and labelled texts the last epoch counts as the best one, where the learning
         rate is 0: validation pairs know nothing of the columns."""
         if not (self.train and self.labelled):
             return fit(self.recipe, self.learner, *data)
