@@ -96,6 +96,14 @@ class KeysValues(NamedTuple):
         lengths_BHS = torch.linalg.vector_norm(keys_BHSK, dim=-1).clamp(min=1e-12)
         return cls(keys_BHSK, lengths_BHS, values_BSD, real_BS, part)
 
+    def float(self) -> KeysValues:
+        """The same in 32 bits."""
+        return (
+            self
+            if self.keys.dtype == torch.float32
+            else KeysValues.of(self.keys.float(), self.values.float(), self.real, self.part)
+        )
+
     def take(self, index_B: Tensor) -> KeysValues:
         """The sentences of this index."""
         keys, lengths, values, real, part = self
@@ -113,6 +121,10 @@ class ConditionQueries(NamedTuple):
     def cpu(self) -> ConditionQueries:
         """The same in the processor's memory."""
         return ConditionQueries(*(part.cpu() for part in self))
+
+    def float(self) -> ConditionQueries:
+        """The same in 32 bits."""
+        return ConditionQueries(*(part.float() for part in self))
 
     def take(self, index: Tensor) -> ConditionQueries:
         """The conditions of this index, of any shape."""

@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from raycase.encoder.loading import bf16_is_faster
 from raycase.errors import WorkError
 from raycase.evaluation.metrics import auc, calibration_error
 from raycase.heads.condition_head import ConditionHead, HeadConfig, StatedHead, ZeroShotHead
@@ -89,13 +90,14 @@ class HeadBatch:
 class HeadVectors(nn.Module):
     """The head's vectors of texts, each under a condition."""
 
-    def __init__(self, head: ConditionHead, states: States) -> None:
+    def __init__(self, head: ConditionHead, states: States, *, bf16: bool = False) -> None:
         super().__init__()
         self.head = head
         self.states = states
+        self.bf16 = bf16
 
     def forward(self, under: Under) -> Tensor:
-        return head_vectors(self.head, self.states, under)
+        return head_vectors(self.head, self.states, under, bf16=self.bf16)
 
 
 def head_batches(data: HeadData, batch_size: int, seed: int, epoch: int) -> list[HeadBatch]:
@@ -151,6 +153,12 @@ class HeadTraining(Training):
     loss: Loss
     unconditional_share: float
     unconditional_rise: tuple[float, float, float, float]
+    bf16: bool = False  # products of the head's fit are in bfloat16
+
+    def on(self, *, gpu: bool) -> Self:
+        """With bfloat16 where it is faster, unless `compute` is float32."""
+        device = torch.device("cuda" if gpu else "cpu")
+        return replace(self, bf16=self.compute != "float32" and bf16_is_faster(device))
 
     def read(self) -> tuple[Any, ...]:
         """Rated pairs to train on, perhaps none; pairs to validate with; and the labelled texts."""
@@ -182,7 +190,7 @@ class HeadTraining(Training):
         if head.config.activation is None:
             head.start_from_states(train.states.dim // self.layers)
         return Learner(
-            HeadVectors(head, train.states),
+            HeadVectors(head, train.states, bf16=self.bf16),
             partial(head_batches, train, recipe.batch_size, recipe.seed),
             partial(head_loss, self.loss, (*head.config.nested, head.output_dim)),
             lambda module: head_correlations(module.head, validation, head.config.nested),

@@ -104,19 +104,25 @@ def head_vectors(
     states: States,
     under: Under,
     compute: Callable[[KeysValues, ConditionQueries], Tensor] | None = None,
+    *,
+    bf16: bool = False,
 ) -> Tensor:
     """Vectors of texts, each under a condition: (K, D); or what `compute` makes of them in place of `head.pool`.
 
-    Each distinct sentence, condition and both together go through the head once: batches are of a few texts."""
+    Each distinct sentence, condition and both together go through the head once: batches are of a few texts.
+    bf16: keys, values and queries are computed in bfloat16."""
     device = head.temperatures.device
+    faster = torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16)
     sentences, sentence_K = np.unique(under[0], return_inverse=True)
     conditions, condition_K = np.unique(under[1], return_inverse=True)
-    questions = head.ask(torch.from_numpy(states.conditions[conditions]).to(device))
+    with faster:
+        questions = head.ask(torch.from_numpy(states.conditions[conditions]).to(device)).float()
     both_U, both_K = distinct(sentence_K * len(conditions) + condition_K)
     sentence_U, condition_U = np.divmod(both_U, len(conditions))
     vectors, order = [], []
     for members, *part in states.parts(sentences):
-        tokens = head.read(*(tensor.to(device) for tensor in part))
+        with faster:
+            tokens = head.read(*(tensor.to(device) for tensor in part)).float()
         place = np.full(len(sentences), -1)
         place[members] = np.arange(len(members))
         there = np.flatnonzero(place[sentence_U] >= 0)
