@@ -59,7 +59,10 @@ class HeadConfig:
 
     def as_json(self) -> dict[str, Any]:
         """The fields by the names that they have in files."""
-        return {_on_disk(name): value for name, value in asdict(self).items()}
+        given = asdict(self)
+        if self.hidden is None:  # as before it was a choice: the hash of an index's model has these
+            del given["hidden"]
+        return {_on_disk(name): value for name, value in given.items()}
 
     @classmethod
     def of_json(cls, values: dict[str, Any]) -> dict[str, Any]:

@@ -169,7 +169,9 @@ class HeadTraining(Training):
         if self.validation:
             validation = read_rated(self.validation, "--validation")
         else:
-            validation = validation_pairs([parted(table, self.recipe.seed)[1] for table in tables], self.recipe.seed)
+            parts = [parted(table, self.recipe.seed) for table in tables]
+            for texts in zip(*parts, strict=True):  # to train on, and to validate with
+                validation = validation_pairs(texts, self.recipe.seed)
         return validation.take(np.arange(0)), validation, *tables
 
     def share(self, parts: Sequence[Any], vectors: VectorCache) -> tuple[HeadData, PairStates]:

@@ -20,7 +20,6 @@ from raycase.io.rated_pairs import RatedPairs
 SAME, SAME_GROUP, OTHER = 1.0, 0.4, 0.0  # targets of the cosine
 LABELS, TEXTS = 12, 48  # of a batch
 ANSWERED = 0.5  # share of the batches that have an answer for each of their labels, too
-OF_TEXTS = 150  # a column of so many has one share of the batches, others by the cube root: large ones drown no others
 
 
 class LabelBatch(NamedTuple):
@@ -75,6 +74,8 @@ class ColumnIndex:
         if random.random() < ANSWERED and (answered := [label for label in chosen if len(self.answers[label])]):
             texts = np.append(texts, [random.choice(self.answers[label]) for label in answered])
             labels_BL = np.concatenate([labels_BL, np.eye(self.labels.shape[1], dtype=bool)[answered]])
+            texts, once = np.unique(texts, return_index=True)  # an answer may be a text, or that of two labels
+            labels_BL = labels_BL[once]
         first_P, second_P = np.triu_indices(len(texts), 1)
         groups_BG = labels_BL @ np.eye(self.groups.max() + 1, dtype=bool)[self.groups]
         same_P, near_P = ((of[first_P] & of[second_P]).any(1) for of in (labels_BL, groups_BG))
@@ -88,11 +89,12 @@ class ColumnIndex:
 
 
 def label_batches(columns: Sequence[ColumnIndex], count: int, seed: int, epoch: int) -> list[LabelBatch]:
-    """So many batches of an epoch, each of a column that is drawn at random; none without columns."""
+    """So many batches of an epoch, each of a column that is drawn by the cube root of its texts, so that large ones do
+    not drown small ones; none without columns."""
     if not columns:
         return []
     random = np.random.default_rng([seed, epoch])
-    shares = np.array([(len(column.texts) / OF_TEXTS) ** (1 / 3) for column in columns])
+    shares = np.cbrt([len(column.texts) for column in columns])
     return [columns[i].batch(random) for i in random.choice(len(columns), count, p=shares / shares.sum())]
 
 

@@ -15,6 +15,7 @@ from raycase.training import condition_head
 from raycase.training.condition_head import HeadBatch, head_batches, head_loss
 from raycase.training.head_states import EVALUATED_AT_ONCE, TOKENS_AT_ONCE, all_vectors, head_correlations, head_vectors
 from raycase.training.label_batches import LabelBatch
+from raycase.training.loop import FitState
 from raycase.training.recipe import Loss
 
 
@@ -40,9 +41,8 @@ def test_the_vectors_of_a_batch_are_those_of_each_pair(head):
     rows = np.random.default_rng(1).permutation(1100)[:500]
     assert data.states.sentences.counts.sum() > TOKENS_AT_ONCE and 2 * len(data) > EVALUATED_AT_ONCE
     under = data.under(rows)
-    assert np.stack(under).tolist() == np.stack(
-        [data.sentence_index[rows].T.reshape(-1), np.append(data.condition_index[rows], data.condition_index[rows])]
-    ).tolist()
+    assert under[0].tolist() == [*data.sentence_index[rows, 0], *data.sentence_index[rows, 1]]
+    assert under[1].tolist() == [*data.condition_index[rows]] * 2
     found = head_vectors(head, data.states, under)
     torch.testing.assert_close(found[::25], one_by_one(head, data.states, some(under, slice(None, None, 25))))
     every = all_vectors(head, data.states, data.under())
@@ -53,12 +53,35 @@ def test_the_vectors_of_a_batch_are_those_of_each_pair(head):
 def test_a_sentence_under_a_condition_is_pooled_once_however_many_pairs_have_it():
     head, data = head_of(), pairs(600, sentences=5)
     pooled, under = [], data.under()
-    found = head_vectors(
-        head, data.states, under, lambda *both: pooled.append(len(both[0].real)) or head.pool(*both)
-    )
+    found = head_vectors(head, data.states, under, lambda *both: pooled.append(len(both[0].real)) or head.pool(*both))
     assert sum(pooled) == len({*zip(*under, strict=True)})
     rows = np.arange(0, 1200, 100)
     torch.testing.assert_close(found[rows], one_by_one(head, data.states, some(under, rows)))
+
+
+def test_products_in_bfloat16_give_nearly_the_same_vectors():
+    """As 32-bit numbers, and not where the encoder computes in 32 bits."""
+    head, data = small.disturb(head_of()), pairs()
+    found, wanted = (head_vectors(head, data.states, data.under(), bf16=bf16).detach() for bf16 in (True, False))
+    assert found.dtype == torch.float32 and not torch.equal(found, wanted)
+    assert torch.cosine_similarity(found, wanted).min() > 0.999
+    assert not replace(JOB, compute="float32").training().on(gpu=False).bf16
+
+
+def test_with_rated_pairs_and_labelled_texts_the_last_epoch_counts():
+    """Else it is the best one; where it counts, no fit stops before."""
+    history = [{"epoch": 1, "spearman": 2.0}, {"epoch": 2, "spearman": 1.0}]
+    taken = []
+
+    def fit(recipe, learner, *data):
+        taken.append(recipe.patience)
+        return FitState(weights={"w": 2}, best={"w": 1}, moments={}, history=history, select=recipe.select)
+
+    for labelled, epoch in (((), 1), (("c.csv",), 2)):
+        job = replace(JOB, train="a.csv", validation="b.csv", labelled=labelled, epochs=30)
+        state = job.training().fit_all(fit, (), (), None)
+        assert (state.best_epoch, state.best) == (epoch, {"w": epoch})
+    assert taken == [5, 30]
 
 
 def test_the_same_fit_gives_the_same_weights_to_the_last_bit(monkeypatch, request):

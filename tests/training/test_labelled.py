@@ -3,6 +3,7 @@
 import json
 import math
 import random
+from collections import Counter
 from dataclasses import replace
 from datetime import datetime
 
@@ -26,6 +27,7 @@ from raycase.tokens.stored import StoredStates
 from raycase.training import condition_head
 from raycase.training.label_batches import ColumnIndex, label_batches, stated_texts, validation_pairs
 
+COLORS = ["red", "yellow", "blue", "green"]
 ABOUT = {
     "color": {
         "conditions": ["color", "color of the dress"],
@@ -42,7 +44,7 @@ def tables(tmp_path_factory):
     folder, chance = tmp_path_factory.mktemp("labelled"), random.Random(0)
     rows = []
     for row in range(240):
-        color, number = chance.choice(["red", "yellow", "blue", "green"]), chance.choice(["two", "five", "nine"])
+        color, number = chance.choice(COLORS), chance.choice(["two", "five", "nine"])
         words = [color, number, chance.choice(WORDS[3:]), chance.choice(WORDS[3:]), str(row)]
         if row % 6 == 0:
             words[row % 12 // 6] = "of"
@@ -205,7 +207,7 @@ def test_a_batch_of_a_column_of_many_texts(tables):
         assert len({*batch.texts.tolist()}) == count and len(batch.pairs) == count * (count - 1) / 2
         assert len({frozenset(pair) for pair in batch.pairs.tolist()}) == len(batch.pairs)
         own = [text for text in batch.texts.tolist() if texts[text] != "red 7"]
-        assert [sum(labels_of[text] == {name} for text in own) for name in ("red", "yellow", "blue", "green")] == [12] * 4
+        assert Counter(labels_of[text] for text in own) == {frozenset({name}): 12 for name in COLORS}
         for (first, second), target in zip(batch.texts[batch.pairs].tolist(), batch.targets, strict=True):
             labels = labels_of[first] | labels_of[second]
             assert target == np.float32(1 if len(labels) == 1 else 0.4 if labels == {"red", "yellow"} else 0)
@@ -304,7 +306,7 @@ def test_rated_pairs_and_labelled_texts_share_their_states(tables, tiny_model, t
 
 
 def test_a_model_learns_from_labels_alone(tables, tiny_model, tmp_path, monkeypatch):
-    monkeypatch.setattr(condition_head, "LEAST_BATCHES", 32)
+    monkeypatch.setattr(condition_head, "LEAST_BATCHES", 128)
     shape = {"layers": (0.0, 1.0), "heads": 4, "head_dim": 16, "hidden": 16, "dim": 32}
     shape |= {"epochs": 4, "dropout": 0.1, "learning_rate": 1e-2}
     job = ConditionPoolingFlags(
