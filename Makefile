@@ -60,12 +60,12 @@ bundle:                    ## build raycase/explore/page/regl-scatterplot.js fro
 
 model: .venv/ready         ## train the models that ship, raycase/models/*-v3, from C-STS and the public texts in DATA and our own
 	$(call train-model,minilm-conditional,$(TABLES) $(PUBLIC:%=$(DATA)/labelled/%.csv),--model minilm --epochs 45)
-	$(call train-model,mpnet-conditional,$(TABLES),--model $(MPNET) --epochs 30)
+	$(call train-model,mpnet-conditional,$(TABLES),--model $(MPNET) --epochs 30 --unconditional-share 0.4)
 
 define train-model
 	rm -rf out/$(1)-v3
 	$(BIN)/raycase train condition-pooling $(PAIRS) --labelled $(2) --labels $(patsubst %.csv,%.json,$(2)) $(3) \
-		--batch-size 43 --nested 64 128 256 --unconditional-share 0.3 --unconditional-rise 1.4 2.0 4.2 5.0 --seed 0 --output out/$(1)-v3
+		--batch-size 43 --nested 64 128 256 --unconditional-rise 1.4 2.0 4.2 5.0 --seed 0 --output out/$(1)-v3
 	(echo; sed -n '/^## What it is for/,$$p' raycase/models/$(1)-v3/README.md) >> out/$(1)-v3/README.md
 	cp out/$(1)-v3/* raycase/models/$(1)-v3/
 endef
