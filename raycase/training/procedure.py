@@ -247,7 +247,7 @@ def _card(
     if more := data[MOST_FILES:]:
         rows += f"| {len(more)} more | | {sum(d['rows'] for _, d in more)} | |\n"
     settings = {key: metrics[key] for key in ("compute", "seed", "workers") if key in metrics}
-    chosen = "These are of the last epoch:" if metrics["select"] == "epoch" else "The epoch was chosen on these:"
+    chosen = "These are of the last epoch:" if metrics.get("select") == "epoch" else "The epoch was chosen on these:"
     made = metrics["provenance"]
     command = textwrap.shorten(made["command"], MOST_LETTERS, placeholder=" ...")
     return f"""# {name}

@@ -18,7 +18,7 @@ from raycase.errors import RequestError
         ({"--conditions": "\ufeff"}, "beside them and the prompt, got '\\ufeff': empty condition"),
         ({"--conditions": None}, "--condition-column, --unconditional or --any-condition, got none"),
         ({"--condition-column": "text"}, "got --conditions and --condition-column"),
-        ({"--model": "minilm9"}, "expected one of minilm-conditional-v3, mpnet-conditional-v3, minilm-cond"),
+        ({"--model": "minilm9"}, "expected one of minilm-conditional-v3, mpnet-conditional-v3, minilm, simcse"),
         ({"--output": "s3://no-such-bucket/out"}, "--output: expected a place to write at s3://no-such-bucket/out,"),
         ({"--dim": "4"}, "--dim: expected a dimension that"),
         ({"--actors": "3:1"}, "--actors: expected MIN:MAX with 1 <= MIN <= MAX, got 3:1"),
