@@ -29,7 +29,11 @@ from benchmarks.turns import (
     take_turns,
 )
 
-SYSTEMS = {"minilm": (1000, 2), "minilm-conditional-v3": (1000, 8), "causal": (100, 8)}  # captions, conditions of a turn
+SYSTEMS = {
+    "minilm": (1000, 2),
+    "minilm-conditional-v3": (1000, 8),
+    "causal": (100, 8),
+}  # texts, conditions
 CAUSAL = {"prompt": "cond", "pooling": "last"}
 ROWS = dict.fromkeys(SYSTEMS, ("float32", "default")) | {"search": ("embedded", "pooled"), "starting": ()}
 STARTED = {
