@@ -29,11 +29,7 @@ from benchmarks.turns import (
     take_turns,
 )
 
-SYSTEMS = {
-    "minilm": (1000, 2),
-    "minilm-conditional-v3": (1000, 8),
-    "causal": (100, 8),
-}  # texts, conditions
+SYSTEMS = {"minilm": (1000, 2), "minilm-conditional-v3": (1000, 8), "causal": (100, 8)}  # texts, conditions
 CAUSAL = {"prompt": "cond", "pooling": "last"}
 ROWS = dict.fromkeys(SYSTEMS, ("float32", "default")) | {"search": ("embedded", "pooled"), "starting": ()}
 STARTED = {
