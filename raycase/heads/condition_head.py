@@ -101,11 +101,9 @@ class KeysValues(NamedTuple):
 
     def float(self) -> KeysValues:
         """The same in 32 bits."""
-        return (
-            self
-            if self.keys.dtype == torch.float32
-            else KeysValues.of(self.keys.float(), self.values.float(), self.real, self.part)
-        )
+        if self.keys.dtype == torch.float32:
+            return self
+        return KeysValues.of(self.keys.float(), self.values.float(), self.real, self.part)
 
     def take(self, index_B: Tensor) -> KeysValues:
         """The sentences of this index."""

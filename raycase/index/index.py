@@ -185,7 +185,7 @@ class Index(Shared):
             condition = self.query_encoder.condition_for(term.asked, options.exact_condition)
             searched.append(replace(term, condition=condition))
         candidates, at_once, names = None, QUERIES, [term.condition for term in searched]
-        if len(searched) > 1 or searched[0].share != 1:  # a score is more than one cosine
+        if _is_combined(searched):
             candidates = self._combined_candidates(question, searched, len(queries), k)
             at_once = max(1, min(QUERIES, COSINES // max(map(self.rows, names)))) if candidates is None else 1
         shown = (None, None) if question.weighted else (searched[0].asked, names[0])
@@ -230,7 +230,7 @@ class Index(Shared):
         """Scores and offsets of the best rows, (Q, k), and their rows under each condition, (P, Q, k). candidates:
         `_combined_candidates`."""
         where, options = question.where, question.options
-        if len(terms) == 1 and terms[0].share == 1:
+        if not _is_combined(terms):
             find = self._stated if options.stated else self._nearest
             best = find(terms[0].vectors, terms[0].condition, k, where, options)
             return *best, best[1][None]
@@ -389,6 +389,11 @@ class Index(Shared):
 
     def _checked(self, where: str | None) -> Filter | None:
         return None if where is None else checked_filter(self.dataset, self.root, where, "where")
+
+
+def _is_combined(terms: Sequence[Term]) -> bool:
+    """Whether a score is more than one cosine."""
+    return len(terms) > 1 or terms[0].share != 1
 
 
 def on_index(open_index: Callable[[], Index], work: Callable[[Index], T]) -> tuple[Index, T]:

@@ -169,9 +169,9 @@ class HeadTraining(Training):
         if self.validation:
             validation = read_rated(self.validation, "--validation")
         else:
-            parts = [parted(table, self.recipe.seed) for table in tables]
-            for texts in zip(*parts, strict=True):  # to train on, and to validate with
-                validation = validation_pairs(texts, self.recipe.seed)
+            taught, left = zip(*(parted(table, self.recipe.seed) for table in tables), strict=True)
+            validation_pairs(taught, self.recipe.seed)  # which refuses texts of one label: nothing is learned from them
+            validation = validation_pairs(left, self.recipe.seed)
         return validation.take(np.arange(0)), validation, *tables
 
     def share(self, parts: Sequence[Any], vectors: VectorCache) -> tuple[HeadData, PairStates]:

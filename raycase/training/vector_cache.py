@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -116,48 +116,41 @@ class VectorCache:
         if not vectors.manifest.exists():  # a finished output may have moved here with its cache
             manner = "without condition" if unconditional else f"under {config.label}"
             note(f"Encoding {len(pairs):,} texts of {name} once, {manner}, into {folder.uri}")
-            uri = _table(folder / "pairs.parquet", pairs, SENTENCE, CONDITION)
-            condition = None if unconditional else CONDITION
-            request = _request(uri, {"text": SENTENCE}, condition, config, result, vectors, compute)
-            self._run(request, pairs, f"{name}: expected a vector for each sentence")
+            uri = _table(folder / "pairs.parquet", pairs)
+            request = _request(uri, None if unconditional else CONDITION, config, result, vectors, compute)
+            self._run(request, pairs, name)
         return _read(vectors, len(pairs))
 
-    def _run(self, request: Request, rows: Sequence[tuple[str, ...]], expected: str) -> None:
-        """Run a job over these rows, of which none may be rejected."""
+    def _run(self, request: Request, pairs: Sequence[Pair], name: str) -> None:
+        """Run a job over these pairs, of which none may be rejected."""
         try:
             run(request, self.runner)
         except UnfitError as error:
             rejected = request.output.rejected
             first = ds.dataset(rejected.path, filesystem=rejected.fs, format="parquet").head(1).to_pylist()[0]
-            *sentences, condition = (text[:80] for text in rows[int(first["id"])])
+            sentence, condition = (text[:80] for text in pairs[int(first["id"])])
             request.output.root.remove()
-            count = error.result["rows_rejected"]
             raise RequestError(
-                f"{expected}, got {count} without; the first: {first['reason']}: "
-                f"{' and '.join(map(repr, sentences))} under {condition!r}; fix or remove the row"
+                f"{name}: expected a vector for each sentence, got {error.result['rows_rejected']} without; the first: "
+                f"{first['reason']}: {sentence!r} under {condition!r}; fix or remove the row"
             ) from error
 
 
 def _request(
-    uri: str,
-    texts: Mapping[str, str],
-    condition: str | None,
-    config: SystemConfig,
-    result: JobResult,
-    output: Output,
-    compute: Compute | None,
+    uri: str, condition: str | None, config: SystemConfig, result: JobResult, output: Output, compute: Compute | None
 ) -> Request:
-    """The job over a table; `texts`: its columns of them, as `find_columns` takes them."""
+    """The job over a table of `_table`."""
     files = list_input(uri).files
-    columns = find_columns(peek(files[0]), uri, id=None, condition=condition, keep=(), **texts)
+    columns = find_columns(peek(files[0]), uri, id=None, condition=condition, keep=(), text=SENTENCE)
     encoding = Encoding(model=config, pairs=RowPairs(columns=columns), result=result, compute=compute, compile="auto")
     return Request(encoding=encoding, files=files, output=output, unit_rows=UNIT_ROWS)
 
 
-def _table(file: Location, rows: Sequence[tuple[str, ...]], *names: str) -> str:
-    """Write texts to a Parquet file with these columns, and their number as id, unless it is there; gives its URI."""
+def _table(file: Location, pairs: Sequence[Pair]) -> str:
+    """Write pairs to a Parquet file, with their number as id, unless it is there; gives its URI."""
     if not file.exists():
-        columns: dict[str, Any] = {ID: range(len(rows)), **dict(zip(names, zip(*rows, strict=True), strict=True))}
+        sentences, conditions = zip(*pairs, strict=True)
+        columns = {ID: range(len(pairs)), SENTENCE: sentences, CONDITION: conditions}
         file.put(parquet_bytes(pa.table({name: pa.array(values) for name, values in columns.items()})))
     return file.uri
 
