@@ -42,6 +42,7 @@ from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.models.embedder import Embedder, Texts, as_texts
 
 LEAST_STATED = 0.5  # probability
+LEAST_HEAVIEST, LOOKED_AT = 0.16, 150  # mean weight of the heaviest token below which a condition seldom helps; rows
 QUERIES = 1024  # under one condition that are answered at a time
 COSINES = 2**25  # of queries and ids held at a time where conditions are combined
 AWAY = 4  # times as many candidates where a weight is negative: what is far under a condition is sketched less well
@@ -375,6 +376,12 @@ class Index(Shared):
         with lance_errors(self.root):
             return self.all_rows.at(condition, offsets_N).numpy()
 
+    @exclusive
+    def heaviest(self, condition: str) -> float:
+        """The mean weight of a row's heaviest token under a condition that is pooled, by some of the rows."""
+        with lance_errors(self.root):
+            return self.pooled.heaviest(condition, LOOKED_AT)
+
     def gives_stated(self, condition: str | None) -> bool:
         """Whether the model knows if rows, by their stored tokens, state something of a condition."""
         return self.is_pooled(condition) and self.encoder.stated_head is not None
@@ -423,10 +430,16 @@ def print_replaced_condition(index: Index, asked: str | None, condition: str | N
 def note_searched(
     index: Index, searched: Mapping[str | None, str | None], where: str | None, *, apart: bool = True
 ) -> None:
-    """`print_replaced_condition` of what was asked, and note how many rows that pass a filter have no vector under a
-    condition that was searched, or, where they were not searched apart, under any."""
+    """`print_replaced_condition` of what was asked, and note which conditions hardly choose among a text's tokens, and
+    how many rows that pass a filter have no vector under a condition that was searched, or, where they were not
+    searched apart, under any."""
     for asked, condition in searched.items():
         print_replaced_condition(index, asked, condition)
+        if condition is not None and index.is_pooled(condition) and index.heaviest(condition) < LEAST_HEAVIEST:
+            note(
+                f"{condition!r} weighs the tokens of these texts nearly alike, so it may change little: try another "
+                "wording, or give answers (`raycase teach`)"
+            )
     names = [*dict.fromkeys(searched.values())]
     for some in [[name] for name in names] if apart and len(names) <= MOST_COMBINED else [names]:
         if index.metadata.rows not in map(index.rows, some):

@@ -118,6 +118,12 @@ class TokenVectors:
             stated_B[np.searchsorted(offsets_B, found_N[tokens.order])] = stated_N.numpy()
         return stated_B
 
+    def heaviest(self, condition: str, most: int) -> float:
+        """The mean weight of the heaviest token of at most so many rows under a condition."""
+        offsets_B = offsets_of(self.scan(columns=[OFFSET], filter=HAS_TOKENS, limit=most).to_table())
+        found = [self.pooler(basis, condition).heaviest(tokens) for _, basis, tokens in self._at(offsets_B)]
+        return float(torch.cat(found).mean())
+
     def batches(self) -> Iterator[RowBatch]:
         """Offsets, basis and tokens of all rows, batch by batch."""
         if self.cached is not None:

@@ -125,9 +125,18 @@ class TokenPooler:
         queries_NCHK = self.queries.expand(len(pooled_NCD), -1, -1, -1)
         return head(head.features(pooled_NCD, queries_NCHK, peaks_NCH)).sigmoid()
 
+    def heaviest(self, tokens: UnpackedTokens) -> Tensor:
+        """The weight of the heaviest token of each text, in the order of `tokens`, under each condition: (N, C)."""
+        heaviest_NC = self.asked.new_empty(len(tokens.counts), len(self.mix))
+        self._pool(tokens, heaviest_NC=heaviest_NC)
+        return heaviest_NC
+
     @torch.no_grad()
-    def _pool(self, tokens: UnpackedTokens, peaks_NCH: Tensor | None = None) -> Tensor:
-        """Vectors without the unconditional part, (N, C, D); into `peaks`, how far a logit is above the mean."""
+    def _pool(
+        self, tokens: UnpackedTokens, peaks_NCH: Tensor | None = None, heaviest_NC: Tensor | None = None
+    ) -> Tensor:
+        """Vectors without the unconditional part, (N, C, D); into `peaks`, how far a logit is above the mean, and into
+        `heaviest`, the largest weight."""
         count, (conditions, heads) = len(tokens.counts), self.mix.shape
         components = self.asked.shape[1]
         pooled_NCM = self.asked.new_empty(count, conditions, components)
@@ -138,6 +147,8 @@ class TokenPooler:
             if peaks_NCH is not None:
                 peaks_NCH[where] = (logits_CHNS.amax(-1) - logits_CHNS.mean(-1)).permute(2, 0, 1)
             weights_CNS = (logits_CHNS.softmax(-1) * self.mix[..., None, None]).sum(1)
+            if heaviest_NC is not None:
+                heaviest_NC[where] = weights_CNS.amax(-1).T
             torch.bmm(weights_CNS.transpose(0, 1), tokens_NSM, out=pooled_NCM[where])
         return torch.stack([torch.addmm(b, pooled_NCM[:, c], v) for c, (b, v) in enumerate(self.back)], dim=1)
 

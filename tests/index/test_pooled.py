@@ -11,6 +11,7 @@ from indexed import alike, brute, refuse
 import raycase
 from raycase.commands.search import SearchFlags, search
 from raycase.errors import RequestError, WorkError
+from raycase.index import index as of_index
 from raycase.index import rows as index_rows
 from raycase.index.answers import POOLED
 from raycase.index.build import build
@@ -165,6 +166,17 @@ def test_beside_conditions_that_were_embedded(home, model, tmp_path, capsys):
     with pytest.raises(RequestError, match=r"^condition: expected one of the index's"):
         index.search(QUERIES, "dog", exact_condition=True)
     assert index.metadata.with_tokens == 250 and index.metadata.unconditional == 250
+
+
+def test_a_condition_that_weighs_tokens_alike_is_noted(home, index, model, capsys, monkeypatch):
+    texts = [row["text"] for row in storing.texts(250)][: of_index.LOOKED_AT]
+    weights = model.token_weights(model.config.prepare(texts, [ASKED] * len(texts)))
+    heaviest = index.heaviest(ASKED)
+    assert heaviest == pytest.approx(np.mean([of.max() for of in weights]), abs=0.01)
+    for least, count in ((heaviest + 0.01, 1), (heaviest - 0.01, 0)):
+        monkeypatch.setattr(of_index, "LEAST_HEAVIEST", least)
+        search(SearchFlags(index=str(home / "i.lance"), query=(QUERIES[0],), condition=(ASKED,)))
+        assert capsys.readouterr().err.count("weighs the tokens of these texts nearly alike") == count
 
 
 def test_candidates_by_sketches(home, index, monkeypatch):
