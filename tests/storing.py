@@ -55,6 +55,16 @@ def texts(count, first=0):
     return rows
 
 
+TEACHABLE = {"hidden": 16, "temperature": 60.0, "heads": 1, "head_dim": 32, "output_dim": 31}  # of `model_folder`
+LABELS = {"woman": "who", "dress": "who", "dog": "pet", "red": "color"}
+
+
+def answers(count, first=0):
+    """The texts of `texts` and the label of each, of its first word that has one, or None."""
+    found = [row["text"] for row in texts(count, first)]
+    return found, [next((LABELS[word] for word in text.split() if word in LABELS), None) for text in found]
+
+
 def stored(folder, model, rows, **options):
     """The output of --any-condition over rows; gives its folder."""
     options = {"any_condition": True, "token_bytes": ENOUGH, "keep_columns": ("text", "year")} | options

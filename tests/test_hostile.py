@@ -35,6 +35,7 @@ def home(tmp_path_factory):
     home = tmp_path_factory.mktemp("hostile")
     save_tiny_model(home / "model")
     (home / "in.csv").write_text("text\na dog\n")
+    (home / "in.taught").write_text("text\na dog\n")
     (home / "s").mkdir()
     words = storing.stored(home / "s", storing.model_folder(home / "s"), storing.texts(40), unit_rows=10)
     os.rename(words, home / "words")
@@ -79,6 +80,10 @@ REQUESTS = {
     "a limit beyond 64 bits": ([*EMBED, "--limit", "9" * 30], "expected a number of at most 64 bits"),
     "a secret": ([*EMBED, "--input", f"nope://user:{SECRET}@host/x"], "nope://...: expected a URI without c"),
     "a pooling of another encoder": ([*EMBED, "--pooling", "latent-end"], "expected an NV-Embed, got a bert at"),
+    "answers as what was taught": (
+        [*UNDER, "--conditions", "in.taught"],
+        "expected a condition that `raycase teach` w",
+    ),
     "a filter without end": ([*SEARCH, "--where", "(" * 10**4 + "year > 1" + ")" * 10**4], "it is nested too deeply"),
 }
 

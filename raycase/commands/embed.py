@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from raycase.commands.flags import RunFlags
-from raycase.errors import RequestError, check_problems, normal_words, note, visible
+from raycase.errors import RequestError, check_problems, expecting, normal_words, note, visible
 from raycase.names import Advanced, Dtype
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ class EmbedFlags(RunFlags):
     """With --chunk: the encoder reads as much of a document at once as it can, and each chunk pools its own tokens, so
     that "it" has a meaning. Needs a condition-pooling model."""
     conditions: tuple[str, ...] = ()
-    """Conditions; every sentence is embedded under each. Or one .txt (one a line), .parquet, .csv or .jsonl file."""
+    """Conditions; every sentence is embedded under each. Or one .txt (one a line), .parquet, .csv or .jsonl file. A
+    file .taught of `raycase teach` is the condition that was taught."""
     condition_column: Advanced[str | None] = None
     """Instead of --conditions: a column with the condition of each row, or its list of conditions."""
     unconditional: bool = False
@@ -89,7 +90,8 @@ def embed(flags: EmbedFlags) -> dict[str, Any]:
         output, index = shlex.quote(result["output"]), shlex.quote(flags.index or f"{result['output']}.lance")
         build = "" if flags.index else f"raycase index --embeddings {output} --output {index} && "
         first = normal_words((*flags.conditions, "...")[0])
-        asked = "..." if conditions_file(flags.conditions) else shlex.quote(first + "=1" * ("=" in first))  # a weight
+        in_file = conditions_file(flags.conditions) or taught_files(flags.conditions)
+        asked = "..." if in_file else shlex.quote(first + "=1" * ("=" in first))  # a weight
         under = "" if flags.unconditional else f" --condition {asked}"
         search = f'{build}raycase search --index {index} --query "..."{under}'
         note(f"{result['rows_out']:,} rows embedded, {result['rows_rejected']:,} rejected")
@@ -130,11 +132,15 @@ def check_embed(flags: EmbedFlags) -> Request:
     from raycase.job.stored_tokens import pooled, token_columns, token_files, token_model, tokens_among
     from raycase.models.condition_pooling import ConditionPoolingConfig
     from raycase.models.configs import check_conditions, check_room
+    from raycase.models.taught import Taught
 
     flags = _filled(flags)
-    reads, writes = {"--conditions": conditions_file(flags.conditions)}, {"--index": Folder(flags.index, OF_INDEX)}
-    given, found, begun = flags.open_places(EMBEDDINGS, reads, writes)
-    conditions = tuple(read_conditions(flags.conditions)) if flags.conditions else None
+    in_file, files_of = conditions_file(flags.conditions), taught_files(flags.conditions)
+    reads = {"--conditions": [*files_of, *([in_file] if in_file else [])]}
+    given, found, begun = flags.open_places(EMBEDDINGS, reads, {"--index": Folder(flags.index, OF_INDEX)})
+    taught = {file: Taught.load(file) for file in files_of}
+    words = [taught[name].condition if name in taught else name for name in flags.conditions]
+    conditions = tuple(read_conditions(words)) if words else None
     if tokens := tokens_among(found):
         names = [name for name in OF_TEXTS if getattr(flags, name) != getattr(EmbedFlags, name)]
         if names or not conditions:
@@ -152,6 +158,8 @@ def check_embed(flags: EmbedFlags) -> Request:
         found.note_left_out("--input")
         files = found.files
         encoding = _encoding(flags, conditions, found, given["output"], begun)
+    with expecting("--conditions: expected taught ones of this model", RequestError):
+        encoding = replace(encoding, model=encoding.model.knowing(*taught.values()))
     model = cast("EmbedderConfig", encoding.model)
     of_rows = flags.condition_column is not None and model.known_conditions == ()
     problems = {
@@ -173,6 +181,11 @@ def check_embed(flags: EmbedFlags) -> Request:
     most_rows = DOCUMENTS_OF_UNIT if encoding.pairs.chunking else ROWS_OF_UNIT
     unit_rows = flags.unit_rows or min(most_rows, max(64, PAIRS_OF_UNIT // len(conditions or "a")))
     return Request(encoding=encoding, files=files, unit_rows=unit_rows, **given)
+
+
+def taught_files(conditions: Sequence[str]) -> list[str]:
+    """The files of taught conditions among these."""
+    return [each for each in conditions if each.lower().endswith(".taught")]
 
 
 def _encoding(

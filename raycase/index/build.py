@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -64,6 +65,7 @@ from raycase.io.vectors import l2_normalize
 from raycase.job.output import UnitFile
 from raycase.job.results import CHUNKED
 from raycase.job.verify import FinishedOutput, open_written
+from raycase.models.taught import Taught, model_hash
 from raycase.names import Language
 
 if TYPE_CHECKING:
@@ -72,6 +74,7 @@ if TYPE_CHECKING:
     from raycase.job.request import Request
 
 IDS = 10_000  # ids in one filter
+NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 def build(
@@ -88,8 +91,10 @@ def build(
     keep_condition: Sequence[str] = (),
     model: str | None = None,
     overwrite: bool = False,
+    taught: Mapping[str, Taught | None] = NONE,
 ) -> dict[str, Any]:
-    """Build the index or add to it by the arguments of `raycase index`, and return its counts.
+    """Build the index or add to it by the arguments of `raycase index`, and return its counts. taught: what
+    conditions were taught, in place of what the index had of these; None: it takes them by their words.
 
     Until all is done the former index is the one that opens. Raises RequestError, and WorkError, also where another
     build is at work.
@@ -110,7 +115,7 @@ def build(
         dataset, metadata = ready[1:] if ready else (None, _new_metadata(sources[0]))
         if dataset is not None and (not root.is_local or dataset.version != dataset.latest_version):
             dataset.restore()  # behind it may be what a killed build wrote; Lance refuses commits of others from now on
-        rows, settings = metadata.rows, (metadata.vector_index, metadata.exact_below)
+        rows, settings = metadata.rows, metadata.settings
         metadata.vector_index = vector_index or metadata.vector_index
         metadata.exact_below, metadata.shards = exact_below or metadata.exact_below, shards or metadata.shards
         _check_sources(sources, dataset, metadata, root)
@@ -120,10 +125,11 @@ def build(
             dataset = append_rows(dataset, source, metadata, root)
         if dataset is None:
             raise RequestError(f"--embeddings: expected vectors in {', '.join(embeddings)}, got none")
+        _teach(dataset, metadata, taught, root)
         dataset = keep_conditions(dataset, metadata, keep_condition, root, model)
         added = metadata.rows - rows + deleted
         words = bool(text_index or text_language) and update_text_index(dataset, text_language, metadata.text_column)
-        if added or deleted or words or settings != (metadata.vector_index, metadata.exact_below):
+        if added or deleted or words or settings != metadata.settings:
             _finish(root, dataset, metadata, former)
         else:
             note(f"{root.uri}: already has all rows")
@@ -199,9 +205,28 @@ def _check_sources(
             f"{models} {other}": of != own,
         }
         check_problems(problems)
+        check_taught(metadata, config["conditions"] or (), config.get("taught", {}), place)
+        metadata.taught |= config.get("taught", {})
         for name in ("text_column", "id_column"):
             of_index, of_source = getattr(metadata, name), config[name]
             setattr(metadata, name, of_source if of_index in (None, of_source) else "")
+
+
+def check_taught(
+    metadata: IndexMetadata,
+    conditions: Sequence[str],
+    taught: Mapping[str, str],
+    place: str,
+    flag: str = "--embeddings",
+) -> None:
+    """Raise RequestError for vectors under a condition that the index has as it was taught otherwise, or not at all."""
+    for name in conditions:
+        known = name in metadata.taught or name in metadata.conditions
+        if known and metadata.taught.get(name) != taught.get(name):
+            raise RequestError(
+                f"{flag}: expected {name!r} as the index has it, taught by the same answers or by none, got another in "
+                f"{place}; embed it again by the same file, or choose another index"
+            )
 
 
 # ------------------------------------------------------------------------------------------ for `raycase embed --index`
@@ -213,6 +238,8 @@ def check_index(index: str, request: Request) -> None:
         id_type, kept = request.encoding.pairs.written_columns
         written = pa.schema({ID: id_type, CONDITION: pa.string(), **kept})
         check_output_columns(ready.dataset, written, request.output.root)
+        of = request.encoding
+        check_taught(ready.metadata, of.pairs.conditions or (), of.model.teachings, request.output.root.uri, "--index")
 
 
 def index_output(index: str, output: str) -> str:
@@ -265,6 +292,8 @@ def append_rows(
             f"--embeddings: expected no vectors under {clash!r}, which {root.uri} keeps from its stored tokens, got "
             "some; choose another index, or pass --overwrite"
         )
+    of_source = source.job_file.config.get("taught", {})
+    check_taught(metadata, sorted({*metadata.taught} & {*counts}), of_source, source.output.root.uri)  # one in a column
     unconditional = counts.pop(None, 0)
     metadata.unconditional += unconditional
     metadata.with_tokens += unconditional if source.has_tokens else 0
@@ -344,7 +373,28 @@ def _cover(metadata: IndexMetadata, key: str, unit: UnitFile) -> None:
     metadata.covered[key] = merged
 
 
-# -------------------------------------------------------------------------------------------------- kept conditions
+# ------------------------------------------------------------------------------------------ taught and kept conditions
+
+
+def _teach(dataset: LanceDataset, metadata: IndexMetadata, taught: Mapping[str, Taught | None], root: Location) -> None:
+    """Take conditions as they were taught, or no longer; the vectors of those that are kept go, to be pooled anew."""
+    for name, each in taught.items():
+        if each is not None and each.model != model_hash(metadata.model):  # while it was taught
+            raise other_build(root)
+        before = metadata.taught.pop(name, None)
+        metadata.taught |= {} if each is None else {name: each.to_text()}
+        if name in metadata.conditions and before != metadata.taught.get(name):
+            check_poolable(metadata, name, root)
+            _delete(dataset, metadata, Filter(sql_equals(CONDITION, name)))
+
+
+def check_poolable(metadata: IndexMetadata, condition: str, root: Location) -> None:
+    """Raise RequestError for a condition that is not pooled from stored tokens."""
+    got = f"got {condition!r} with vectors of its own in {root.uri}; embed with --any-condition, or use another index"
+    none = f"--index: expected stored tokens, got none in {root.uri}; see `raycase embed --any-condition`"
+    stored = condition in metadata.conditions and condition not in metadata.kept
+    pooled = f"--condition: expected one that the index pools from its stored tokens, {got}"
+    check_problems({none: not metadata.with_tokens, pooled: stored})
 
 
 def keep_conditions(

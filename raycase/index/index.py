@@ -435,7 +435,9 @@ def note_searched(
     searched apart, under any."""
     for asked, condition in searched.items():
         print_replaced_condition(index, asked, condition)
-        if condition is not None and index.is_pooled(condition) and index.heaviest(condition) < LEAST_HEAVIEST:
+        if condition is None or condition in index.metadata.taught or not index.is_pooled(condition):
+            continue
+        if index.heaviest(condition) < LEAST_HEAVIEST:
             note(
                 f"{condition!r} weighs the tokens of these texts nearly alike, so it may change little: try another "
                 "wording, or give answers (`raycase teach`)"

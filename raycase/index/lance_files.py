@@ -51,6 +51,7 @@ class IndexMetadata:
     unconditional: int = 0  # rows without condition
     with_tokens: int = 0  # those of them that have stored tokens
     kept: list[str] = field(default_factory=list)  # conditions whose vectors were pooled from these
+    taught: dict[str, str] = field(default_factory=dict)  # condition -> `Taught.to_text`
     sketches: dict[str, str] = field(default_factory=dict)  # hash of a basis -> of the centroids that sketched its rows
     covered: dict[str, list[list[int]]] = field(default_factory=dict)  # input file of a job -> ranges of rows indexed
     vector_index: VectorIndexType = "auto"
@@ -70,6 +71,11 @@ class IndexMetadata:
     @property
     def rows(self) -> int:
         return sum(self.conditions.values()) + self.unconditional
+
+    @property
+    def settings(self) -> tuple[object, ...]:
+        """What may change while the rows stay."""
+        return self.vector_index, self.exact_below, {**self.taught}
 
     def lacks(self, condition: str | None) -> bool:
         """Whether no row has a vector under a condition: where there are stored tokens, they are pooled from these."""

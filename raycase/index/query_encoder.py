@@ -20,13 +20,14 @@ from raycase.io.vectors import l2_normalize
 from raycase.models.configs import EmbedderConfig, check_known, check_room
 from raycase.models.embedder import Embedder, as_texts, each_condition
 from raycase.models.registry import resolve_embedder
+from raycase.models.taught import Taught
 
 ASKED = 64  # conditions that are remembered
 COMPARED = 2000  # conditions at most among which the nearest to another is looked up
 
 
 def resolve_query_encoder(metadata: IndexMetadata, model: str) -> EmbedderConfig:
-    """The index's model by a name or folder, without its weights."""
+    """The index's model by a name or folder, without its weights, with the conditions that it was taught."""
     own = metadata.model
     choices = {"dim": own.get(CUT)}
     if own["system"] == "case":  # the folders of others fix these, too
@@ -42,7 +43,7 @@ def resolve_query_encoder(metadata: IndexMetadata, model: str) -> EmbedderConfig
             f"model: expected the index's model, {metadata.name} ({expected}), got {model} ({got}); "
             f"pass its present folder, or embed and index again"
         )
-    return config
+    return config.knowing(*Taught.from_texts(metadata.taught, metadata.name))
 
 
 @dataclass

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from raycase.heads.condition_head import ConditionQueries, StatedHead
+from raycase.heads.flat_tokens import FlatTokens
 from raycase.index.filters import Filter
 from raycase.index.lance_files import (
     OFFSET,
@@ -46,6 +47,7 @@ from raycase.tokens.pooling import (
     TokenPooler,
     TokenSketch,
     UnpackedTokens,
+    flat_tokens,
     principal_axes,
     unpack_tokens,
 )
@@ -123,6 +125,14 @@ class TokenVectors:
         offsets_B = offsets_of(self.scan(columns=[OFFSET], filter=HAS_TOKENS, limit=most).to_table())
         found = [self.pooler(basis, condition).heaviest(tokens) for _, basis, tokens in self._at(offsets_B)]
         return float(torch.cat(found).mean())
+
+    def flat(self, offsets_B: np.ndarray) -> FlatTokens:
+        """What the head keeps of the rows at these offsets, ascending, up to rounding."""
+        found = [
+            (of[tokens.order], flat_tokens(tokens, self.codes(basis))) for of, basis, tokens in self._at(offsets_B)
+        ]
+        offsets, parts = zip(*found, strict=True)
+        return FlatTokens.joined(parts).take(np.argsort(np.concatenate(offsets)))
 
     def batches(self) -> Iterator[RowBatch]:
         """Offsets, basis and tokens of all rows, batch by batch."""

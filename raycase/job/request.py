@@ -51,7 +51,8 @@ class Request:
     def config(self) -> dict[str, Any]:
         """What decides the output besides the input files; the fingerprint is of this."""
         of = self.encoding
-        return {"model": of.model.describe(), "compute": of.compute} | of.pairs.config | of.result.config
+        taught = {"taught": of.model.teachings} if of.model.teachings else {}
+        return {"model": of.model.describe(), "compute": of.compute} | taught | of.pairs.config | of.result.config
 
 
 def list_job(uri: str, output: Output, *, overwrite: bool) -> tuple[Listing, JobFile | None]:

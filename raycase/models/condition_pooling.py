@@ -8,8 +8,10 @@ Shapes: N pairs, S sentences, C conditions of each, K pairs, W of the states, D 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -22,7 +24,7 @@ from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import Template, TokenSpan
 from raycase.encoder.token_batch import Prepared, TokenBatch, Work
-from raycase.errors import checks_types, normal_words
+from raycase.errors import RequestError, checks_types, normal_words
 from raycase.heads.condition_head import (
     WEIGHTS,
     ConditionHead,
@@ -32,12 +34,15 @@ from raycase.heads.condition_head import (
     KeysValues,
     ZeroShotHead,
 )
+from raycase.heads.flat_tokens import FlatTokens
 from raycase.heads.projector import load_weights
-from raycase.models.configs import EmbedderConfig
+from raycase.models.configs import EmbedderConfig, check_room
 from raycase.models.embedder import Embedder, Texts, as_texts, each_condition
 from raycase.models.fine_tuned import starting_encoder
 from raycase.models.pairs import ConditionCache, Encoded, accepted_pairs, check_accepted, encoded, prepare
-from raycase.tokens.basis import TokenBasis
+from raycase.models.taught import Taught, model_hash
+from raycase.models.teaching import Lesson, stated_labels
+from raycase.tokens.basis import TokenBasis, typical_conditions
 from raycase.tokens.states import StateReader, TokenStates, layer_numbers
 from raycase.tokens.stored import StoredStates, StoredTokens
 
@@ -47,7 +52,8 @@ TOKENS_AT_ONCE, CONDITIONS_AT_ONCE = 2**16, 64  # of a batch, and of each of its
 
 @dataclass(frozen=True, kw_only=True)
 class ConditionPoolingConfig(EmbedderConfig):
-    """Condition pooling without its weights. layers: fractions of the encoder's depth; head: None without training."""
+    """Condition pooling without its weights. layers: fractions of the encoder's depth; head: None without training;
+    taught: conditions whose states are known, each once."""
 
     SYSTEM: ClassVar[str] = "condition-pooling"
     WEIGHTS: ClassVar[str] = WEIGHTS
@@ -55,6 +61,22 @@ class ConditionPoolingConfig(EmbedderConfig):
 
     layers: tuple[float, ...] = ZERO_SHOT_DEPTHS
     head: HeadConfig | None = None
+    taught: tuple[Taught, ...] = ()
+
+    @property
+    def teachings(self) -> dict[str, str]:
+        return {each.condition: each.to_text() for each in self.taught}
+
+    @cached_property
+    def identity(self) -> str:
+        """Hash of the model, which what was taught to it has."""
+        return model_hash(self.describe())
+
+    def knowing(self, *taught: Taught) -> Self:
+        for each in taught:
+            each.check(self.name, self.identity, self.states_dim)
+        known = {each.condition: each for each in (*self.taught, *taught)}
+        return replace(self, taught=tuple(known.values())) if taught else self
 
     @classmethod
     def untrained(
@@ -120,6 +142,8 @@ class ConditionPoolingConfig(EmbedderConfig):
         return Template(pattern=f"{self.encoder.published.prompt if self.encoder.published else ''}{text}", span=span)
 
     def load(self, **options: Any) -> ConditionPooling:
+        for each in self.taught:
+            each.check(self.name, self.identity, self.states_dim)
         encoder = load_encoder(self.encoder, **options)
         head: Head = ZeroShotHead(self.hidden_dim)
         if self.head is not None:
@@ -139,7 +163,98 @@ class ConditionPooling(Embedder):
         self.head = head
         self.stated_head = head.stated
         self.reader = StateReader(encoder, layer_numbers(config.encoder, config.layers))
-        self.memory = ConditionCache(config.states_dim)
+        taught = {each.condition: each.numbers for each in config.taught}
+        self.memory = ConditionCache(config.states_dim, taught=taught)
+
+    def with_taught(self, *taught: Taught) -> Self:
+        config = self.config.knowing(*taught)
+        with self.lock:
+            view: Self = object.__new__(type(self))
+            view.__dict__.update(self.__dict__)  # with the lock: the encoder is the same
+        view.config = config
+        view.memory = replace(self.memory, taught={each.condition: each.numbers for each in config.taught})
+        return view
+
+    @checks_types
+    def teach(self, texts: Texts, labels: Iterable[str | None], condition: str) -> Taught:
+        """The condition after some labelled texts: of one label their vectors are near each other, of others apart.
+
+        Args:
+            texts: N texts that were answered; a few dozen help, 150 help more.
+            labels: what each states of the condition; None: nothing, it is left out.
+            condition: in words, such as "reason for the complaint".
+
+        Returns:
+            A condition for `encode`, `with_taught` and the files of `Taught.save`; where cross-validation shows no
+            gain, with the state of its words alone, and `gained` is False.
+
+        Raises:
+            ValueError: for fewer than two labels with two texts each, and for a text that cannot be encoded.
+
+        Examples:
+            >>> texts = ["A red dress", "A dark red coat", "A blue dress", "Light blue jeans"]
+            >>> taught = raycase.load().teach(texts, ["red", "red", "blue", "blue"], "color of the clothes")
+            >>> raycase.load().encode(["A pink skirt"], condition=taught).shape
+            (1, 512)
+        """
+        each, given = as_texts(texts, "texts"), [labels] if isinstance(labels, str) else [*labels]
+        if len(each) != len(given):
+            raise RequestError(f"labels: expected one for each of {len(each)} texts, got {len(given)}")
+        rows = stated_labels(given)[0]
+        tokens, unconditional_NP = self.lesson([each[row] for row in rows])
+        return self.teach_tokens(tokens, unconditional_NP, [given[row] for row in rows], condition)
+
+    def teach_tokens(
+        self, tokens: FlatTokens, unconditional_NP: torch.Tensor, labels: Sequence[str | None], condition: str
+    ) -> Taught:
+        """`teach` by what the head keeps of the texts, and f(s) of each."""
+        [condition], device, (rows, numbers) = (
+            each_condition(condition, ["a"]),
+            tokens.values.device,
+            stated_labels(labels),
+        )
+        check_room(self.config, [condition], "condition")
+        if not all(part.isfinite().all() for part in (tokens.keys, tokens.values, unconditional_NP)):
+            raise RequestError(f"texts: expected texts whose states by {self.config.name} are finite, got others")
+        with self.lock:
+            states_CW = torch.from_numpy(self._states([condition, *typical_conditions()], {})).to(device)
+        spread_W = states_CW[1:].std(0, correction=0)
+        lesson = Lesson(
+            head=copy.deepcopy(self.head).to(device),  # stored tokens are in the processor's memory
+            tokens=replace(tokens, values=tokens.values[:, : self.dim]),
+            unconditional=unconditional_NP,
+            label=torch.from_numpy(numbers).to(device),
+        ).take(rows)
+        taught_W, gained, figures = lesson.taught(states_CW[0], spread_W)
+        return Taught(
+            condition=condition,
+            state=taught_W.cpu().numpy().astype("<f4").tobytes(),
+            model=self.config.identity,
+            name=self.config.name,
+            answers=len(rows),
+            gained=gained,
+            figures=figures,
+        )
+
+    @torch.inference_mode()
+    def lesson(self, texts: Sequence[str]) -> tuple[FlatTokens, torch.Tensor]:
+        """What the head keeps of texts, and f(s) of each: (N, P)."""
+        prepared = self.config.prepare(texts, None)
+        check_accepted(prepared.refused, texts)
+        rows: list[np.ndarray] = []
+        found: list[tuple[FlatTokens, torch.Tensor]] = []
+
+        def keep(batch: np.ndarray, states: TokenStates) -> None:
+            tokens = self.head.read(states.states, states.real, states.unconditional)
+            found.append((FlatTokens.of(tokens), states.unconditional))
+            rows.append(batch)
+
+        self.reader.read(prepared.of_sentences[0], keep)
+        tokens, unconditional = zip(*found, strict=True)
+        order_N = np.argsort(np.concatenate(rows), kind="stable")[prepared.sentence[prepared.rows]]
+        at = torch.from_numpy(order_N).to(unconditional[0].device)
+        with torch.inference_mode(False):  # which what is fitted can't read
+            return FlatTokens.joined(tokens).take(order_N), torch.cat(unconditional)[at]
 
     def encode_prepared(self, prepared: Prepared) -> Encoded:
         pair_index = accepted_pairs(prepared)
@@ -255,10 +370,16 @@ class ConditionPooling(Embedder):
     @torch.inference_mode()
     def questions(self, conditions: Sequence[str]) -> ConditionQueries:
         """What the head keeps of conditions."""
+        states_CW = self._states(conditions, self.memory.taught)
+        return self.head.ask(torch.from_numpy(states_CW).to(self.encoder.model.device))
+
+    def _states(self, conditions: Sequence[str], taught: Mapping[str, np.ndarray]) -> np.ndarray:
+        """e of conditions, of some as they were taught: (C, W)."""
         prepared = self.config.prepare(["a"] * len(conditions), conditions)
         check_accepted(prepared.refused, conditions, numbered=False)
-        states_CW, row_C, _ = self.memory.of(prepared, prepared.rows, self._mean_states)
-        return self.head.ask(torch.from_numpy(states_CW[row_C]).to(self.encoder.model.device))
+        memory = replace(self.memory, taught=taught)
+        states_CW, row_C, _ = memory.of(prepared, prepared.rows, self._mean_states)
+        return states_CW[row_C]
 
     @checks_types
     def embed_phrases(self, phrases: Texts, condition: str) -> np.ndarray:
@@ -289,7 +410,7 @@ class ConditionPooling(Embedder):
         return vectors_PD[prepared.rows], prepared.unknown
 
     @torch.inference_mode()
-    def stated(self, texts: Texts, condition: Texts) -> np.ndarray:
+    def stated(self, texts: Texts, condition: Texts | Taught) -> np.ndarray:
         """The probability that each text states something of the condition, or of its own one: N -> (N,) float32.
 
         Raises ValueError for a text that cannot be encoded, and for a model that was not trained on labelled texts of
@@ -297,6 +418,8 @@ class ConditionPooling(Embedder):
         """
         if (head := self.stated_head) is None:
             raise ValueError(f"expected a model that knows when a text states nothing, got {self.config.name}")
+        if isinstance(condition, Taught):
+            return self.with_taught(condition).stated(texts, condition.condition)
         each = as_texts(texts, "texts")
         asked = each_condition(condition, each)
         prepared = self.config.prepare(each, asked)

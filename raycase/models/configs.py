@@ -37,8 +37,9 @@ from raycase.models.embedder import Embedder
 from raycase.models.fine_tuned import PromptEncoder, Scorer, starting_encoder, training_options, with_dropout
 from raycase.models.model_folder import EXTRA, read_elsewhere
 from raycase.models.pairs import CONDITION, SENTENCE, Encoded, RatedTexts, check_accepted, prepare, prompt_sets
+from raycase.models.taught import Taught
 
-NOT_SAVED = ("name", "encoder", "folder", "cut")  # fields that no system chooses by training
+NOT_SAVED = ("name", "encoder", "folder", "cut", "taught")  # fields that no system chooses by training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +89,17 @@ class SystemConfig(ABC):
     def label(self) -> str:
         """Short description for people."""
         return " ".join([self.SYSTEM, *(f"{name} {value}" for name, value in self.choices.items())])
+
+    @property
+    def teachings(self) -> dict[str, str]:
+        """The conditions that it knows as they were taught, by their words, as JSON holds them."""
+        return {}
+
+    def knowing(self, *taught: Taught) -> Self:
+        """The system that knows these conditions, too. Raises RequestError where they were taught to another one."""
+        if taught:
+            raise RequestError(f"expected a model of condition pooling for a taught condition, got {self.name}")
+        return self
 
     @property
     def formula(self) -> str:

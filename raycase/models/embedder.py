@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from io import IOBase
-from typing import Any
+from typing import Any, Self
 from warnings import warn
 
 import numpy as np
@@ -24,12 +24,13 @@ from raycase.heads.condition_head import StatedHead
 from raycase.io.locks import Shared, exclusive
 from raycase.io.vectors import l2_normalize
 from raycase.models.pairs import Encoded, check_accepted
+from raycase.models.taught import Taught
 from raycase.tokens.words import Word, words_of
 
 Texts = str | Iterable[str]  # one, or a list, a NumPy array, a pandas series or an Arrow array of them
 SHOWN_AT_ONCE = 1024  # texts between two steps of the progress bar
 # Methods that run the encoder: each of a loaded system's holds its lock, so that no system forgets one.
-COMPUTE = {"encode_prepared", "figures", "token_weights", "questions", "phrase_vectors", "stated", "tokens"}
+COMPUTE = {"encode_prepared", "figures", "token_weights", "questions", "phrase_vectors", "stated", "tokens", "lesson"}
 
 
 class LoadedSystem(Shared, ABC):
@@ -87,11 +88,17 @@ class Embedder(LoadedSystem):
             most = self.config.encoder.max_tokens
             warn(f"{count} of {of} texts were cut at {most} tokens; shown once", stacklevel=5)
 
+    def with_taught(self, *taught: Taught) -> Self:
+        """The same loaded model, which knows these taught conditions by their words. Raises ValueError where they were
+        taught to another one."""
+        self.config.knowing(*taught)
+        return self
+
     @checks_types
     def encode(
         self,
         sentences: Texts,
-        condition: Texts | None = None,
+        condition: Texts | Taught | None = None,
         *,
         normalize: bool = False,
         batch_size: int | None = None,
@@ -102,7 +109,8 @@ class Embedder(LoadedSystem):
 
         Args:
             sentences: N texts, a list or a column of strings; or one string.
-            condition: one for all sentences, or one each. None: unconditional vectors, perhaps of another dimension.
+            condition: one for all sentences, or one each; or one that `teach` gave. None: unconditional vectors,
+                perhaps of another dimension.
             normalize: give vectors of length 1.
             batch_size: texts given to the encoder at a time, which makes batches of equal length itself. None: all.
             show_progress: show a progress bar.
@@ -120,6 +128,9 @@ class Embedder(LoadedSystem):
             >>> model.encode("A boy sleeps.").shape
             (384,)
         """
+        if isinstance(condition, Taught):
+            how: dict[str, Any] = {"batch_size": batch_size, "show_progress": show_progress, "normalize": normalize}
+            return self.with_taught(condition).encode(sentences, condition.condition, **how)
         texts = as_texts(sentences, "sentences")
         conditions = None if condition is None else each_condition(condition, texts)
         if batch_size is not None and batch_size < 1:
@@ -182,12 +193,12 @@ class Embedder(LoadedSystem):
         raise RequestError(f"expected a model that weighs words (as condition-pooling), got {self.config.name}")
 
     @checks_types
-    def word_weights(self, sentences: Texts, conditions: Texts) -> list[list[Word]]:
+    def word_weights(self, sentences: Texts, conditions: Texts | Taught) -> list[list[Word]]:
         """How much each pair's condition weighs each word of its sentence: N, N -> N lists of words.
 
-        A single string is the condition of every sentence. The list is empty for a pair that cannot be embedded; words
-        that were truncated are left out. Raises ValueError for lists of different length, without conditions, and for a
-        model that weighs no words.
+        A single string, or a taught condition, is that of every sentence. The list is empty for a pair that cannot be
+        embedded; words that were truncated are left out. Raises ValueError for lists of different length, without
+        conditions, and for a model that weighs no words.
 
         Examples:
             >>> text = "A woman in a red dress"
@@ -196,6 +207,8 @@ class Embedder(LoadedSystem):
             >>> text[heaviest.start : heaviest.end]
             'red'
         """
+        if isinstance(conditions, Taught):
+            return self.with_taught(conditions).word_weights(sentences, conditions.condition)
         texts = as_texts(sentences, "sentences")
         prepared = self.config.prepare(texts, each_condition(conditions, texts))
         weights, distinct = self.token_weights(prepared), list(dict.fromkeys(texts))

@@ -5,7 +5,7 @@ Shapes: N pairs, M distinct pairs, K distinct pairs that are not refused, C cond
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
@@ -167,10 +167,14 @@ class Encoded:
 
 @dataclass
 class ConditionCache:
-    """Cache of the vectors of conditions. Emptied when one more batch would exceed `MEMORY_BYTES`."""
+    """Cache of the vectors of conditions. Emptied when one more batch would exceed `MEMORY_BYTES`.
+
+    taught: those that are not computed.
+    """
 
     dim: int
     vectors: dict[str, np.ndarray] = field(default_factory=dict)
+    taught: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def of(
         self, prepared: Prepared, pair_index: np.ndarray, compute: Callable[..., tuple[np.ndarray, Work]]
@@ -181,13 +185,15 @@ class ConditionCache:
         names = [prepared.conditions[i] for i in conditions.tolist()]
         if (len(self.vectors) + len(names)) * self.dim * 4 > MEMORY_BYTES:
             self.vectors.clear()
-        new = np.array([i for i, name in zip(conditions, names, strict=True) if name not in self.vectors], np.int64)
+        missing = [name not in self.vectors and name not in self.taught for name in names]
+        new = conditions[np.array(missing, bool)]
         work = Work()
         if len(new):
             new_CD, work = compute(*(batch.take(new) for batch in prepared.of_conditions))
             self.vectors.update(zip((prepared.conditions[i] for i in new.tolist()), new_CD, strict=True))
         empty_0D = np.empty((0, self.dim), dtype=np.float32)
-        return np.stack([self.vectors[name] for name in names]) if names else empty_0D, row_K, work
+        found = [self.taught[name] if name in self.taught else self.vectors[name] for name in names]
+        return np.stack(found) if found else empty_0D, row_K, work
 
 
 def check_accepted(

@@ -24,7 +24,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from raycase.heads.condition_head import ConditionQueries, StatedHead, join_unconditional
+from raycase.heads.condition_head import ConditionQueries, Part, StatedHead, join_unconditional
+from raycase.heads.flat_tokens import FlatTokens
 from raycase.io.ragged import Ragged
 from raycase.tokens.basis import TensorFile, TokenBasis
 from raycase.tokens.stored import StoredTokens
@@ -158,6 +159,20 @@ def _with_part(pooled_NCD: Tensor, tokens: UnpackedTokens, vectors_PD: Tensor) -
     if len(tokens.with_part):
         pooled_NCD[tokens.with_part] = join_unconditional(pooled_NCD[tokens.with_part], tokens.shares, vectors_PD)
     return pooled_NCD
+
+
+def flat_tokens(tokens: UnpackedTokens, codes: TokenBasis) -> FlatTokens:
+    """What a head keeps of the texts by their coded tokens, in the order of `tokens`: up to rounding, and to what all
+    keys of a text share, which no softmax over them sees."""
+    inner_TM, count = (tokens.codes.float() + 0.5) * codes.steps, len(tokens.counts)
+    part = Part(share=torch.zeros(count), vector=torch.zeros(count, codes.form.dim))
+    part.share[tokens.with_part], part.vector[tokens.with_part] = tokens.shares, tokens.vectors
+    return FlatTokens(
+        keys=torch.einsum("tm,mhk->thk", inner_TM, codes.keys),
+        values=inner_TM @ codes.values + codes.mean,
+        counts=tokens.counts,
+        part=part,
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------ sketches
