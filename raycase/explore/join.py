@@ -95,10 +95,12 @@ def _check_alike(outputs: Mapping[str, FinishedOutput], shares: Mapping[str, flo
     asked, there = queries.job_file.config, vectors.job_file.config
     both = asked["conditions"] and there["conditions"] and not shares
     lacks = min({*asked["conditions"]} - {*there["conditions"]}, default=None) if both else None
-    another = fingerprint(asked["model"]) != fingerprint(there["model"])
+    models, taught = ([of.get(name) for of in (asked, there)] for name in ("model", "taught"))
+    another, otherwise = (fingerprint(of[0]) != fingerprint(of[1]) for of in (models, taught))
     mixed = queries.unconditional != vectors.unconditional
     problems |= {
         "--vectors: expected vectors of the queries' model, got another's; embed them with one model": another,
+        "--vectors: expected conditions taught as those of the queries, got others; embed them by one file": otherwise,
         "--vectors: expected both under conditions or both without, got one of each": mixed,
         f"--vectors: expected vectors under all conditions of the queries, got none under {lacks!r}": lacks is not None,
     }

@@ -60,7 +60,10 @@ class IndexMetadata:
 
     def as_json(self) -> str:
         """The record in the schema."""
-        return json.dumps({ON_DISK.get(name, name): value for name, value in asdict(self).items()})
+        record = asdict(self)
+        if not self.taught:  # as before there were such
+            del record["taught"]
+        return json.dumps({ON_DISK.get(name, name): value for name, value in record.items()})
 
     @classmethod
     def of_json(cls, text: bytes) -> IndexMetadata:
