@@ -85,7 +85,6 @@ def write_inputs(folder):
     asked = {"text": SENTENCES * 3, "condition": [condition for condition in CONDITIONS for _ in SENTENCES]}
     pq.write_table(pa.table(asked), folder / "queries.parquet")
     pq.write_table(pa.table({"text": SENTENCES}), folder / "sentences.parquet")
-    (folder / "examples.csv").write_text("text,label\nA boat lies on the sand.,beach\nCars wait at a light.,street\n")
     candidates = {"query": SENTENCES[0], "positive": texts[:2], "negative": texts[5:9]}
     (folder / "rerank.jsonl").write_text(f"{json.dumps(candidates)}\n{json.dumps(candidates | {'query': texts[5]})}\n")
     for name, source, count in (("", "csts", 128), ("premises-", "inli", 64), ("scored-", "stsb", 128)):

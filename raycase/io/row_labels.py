@@ -1,35 +1,42 @@
 """Labels that people gave some rows, or texts, under a condition: a table with the columns `id` or `text`, and `label`.
 
-An empty label means that the text does not state the condition, and `?` that nobody has answered yet. A column `drawn`
-marks rows that were drawn at random (`random`), by which a promise is checked.
+An empty label means that the text does not state the condition, and `?` that nobody has answered yet. Two more columns
+may stand in the files that `raycase classify --ask` writes: `drawn` marks rows that were drawn at random (`random`), by
+which a promise is checked, and `round` has the number of the file.
 """
 
+import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+from pyarrow import csv
 
 from raycase.errors import MOST_LABEL, RequestError, check_problems, is_utf8, normal_words, note, visible
 from raycase.io.inputs import find_input, peek
 from raycase.io.reader import read_columns
 from raycase.io.schema import ID, TEXT
+from raycase.io.source import InputFile
 
-LABEL, DRAWN, RANDOM, OPEN = "label", "drawn", "random", "?"
+LABEL, DRAWN, RANDOM, ROUND, OPEN = "label", "drawn", "random", "round", "?"
 MOST_LABELS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowLabels:
     """N answers. column: `id` or `text`, by which rows are named; labels: None where the text does not state the
-    condition; drawn: (N,) bool, at random."""
+    condition; drawn: (N,) bool, at random wherever the row stands; rounds: the largest number of a round, or 0."""
 
     uri: str
     column: str
     rows: list[str]
     labels: list[str | None]
     drawn: np.ndarray
+    rounds: int
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -40,49 +47,73 @@ class RowLabels:
         return sorted({label for label in self.labels if label is not None})
 
 
-def read_row_labels(uri: str, flag: str = "--answers") -> RowLabels:
-    """Read answers: CSV, JSONL or Parquet. Blanks at the ends of a label, and how its letters are composed, do not
-    count. Raises RequestError for a file without answers, a row that has two labels, and too many labels."""
+NO_ANSWERS = RowLabels(uri="", column=ID, rows=[], labels=[], drawn=np.empty(0, bool), rounds=0)
+
+
+def read_row_labels(uris: str | Sequence[str], flag: str = "--answers") -> RowLabels:
+    """Read answers: CSV, JSONL or Parquet, all by `id` where every file has it. Blanks at the ends of a label, and how
+    its letters are composed, do not count. Raises RequestError for files without answers, a row that has two labels,
+    and too many labels."""
+    files = [file for uri in ([uris] if isinstance(uris, str) else uris) for file in find_input(uri, flag)]
+    column, uri = ID if all(ID in peek(file).names for file in files) else TEXT, ", ".join(file.uri for file in files)
     label_of: dict[str, str | None] = {}
     spelled: defaultdict[str, set[str]] = defaultdict(set)
     drawn: dict[str, bool] = {}
-    column, left_open = "", 0
-    for file in find_input(uri, flag):
-        names = peek(file).names
-        column = column or (ID if ID in names else TEXT)
-        optional = [DRAWN] if DRAWN in names else []
-        for row, (of, *values) in enumerate(
-            zip(*read_columns(file, [column, LABEL, *optional], flag).values(), strict=True)
-        ):
-            where, name = f"{flag}: {file.uri}, row {row}", "" if of is None else str(of).strip()
-            check_problems({f"{where}: expected words in {column!r}, got none; fix or remove the row": not name})
-            if values[0] == OPEN:
-                left_open += 1
-                continue
-            label = _label(values[0], where)
-            if label is not None:
-                spelled[label].add(str(values[0]))
-            if label_of.setdefault(name, label) != label:
-                several = " and ".join(repr(each) if each else "none" for each in (label_of[name], label))
-                raise RequestError(f"{where}: expected one label of {name!r:.80}, got {several}")
-            drawn[name] = drawn.get(name, False) or values[1:] == [RANDOM]
+    rounds, left_open = 0, 0
+    for where, name, value, mark, number in chain.from_iterable(_read(file, column, flag) for file in files):
+        if value == OPEN:
+            left_open += 1
+            continue
+        label = normal_words(value) or None
+        if label is not None:
+            spelled[label].add(value)
+        if label_of.setdefault(name, label) != label:
+            several = " and ".join(repr(each) if each else "none" for each in (label_of[name], label))
+            raise RequestError(f"{where}: expected one label of {name!r:.80}, got {several}")
+        drawn[name] = drawn.get(name, True) and mark == RANDOM
+        rounds = max(rounds, number)
+    none_there = f"{flag}: expected rows with a label in {uri}, got none"
     got = f"{flag}: expected at most {MOST_LABELS:,} labels in {uri}, got {len(spelled):,}"
-    check_problems(
-        {f"{flag}: expected rows with a label in {uri}, got none": not spelled, got: len(spelled) > MOST_LABELS}
-    )
+    check_problems({none_there: not spelled, got: len(spelled) > MOST_LABELS})
     for ways in [ways for ways in spelled.values() if len(ways) > 1]:
         note(f"{flag}: {' and '.join(map(repr, sorted(ways)))} are read as one label")
     if left_open:
         note(f"{flag}: {left_open:,} rows of {uri} have no answer yet ({OPEN})")
     marks = np.array([drawn[name] for name in label_of], bool)
-    return RowLabels(uri=uri, column=column, rows=[*label_of], labels=[*label_of.values()], drawn=marks)
+    return RowLabels(uri=uri, column=column, rows=[*label_of], labels=[*label_of.values()], drawn=marks, rounds=rounds)
 
 
-def _label(value: Any, where: str) -> str | None:
-    """A label in its normal form; None for an empty one."""
-    if value is not None and not (isinstance(value, str) and is_utf8(value)):
-        raise RequestError(f"{where}: expected a text as label, or none, got {visible(value, MOST_LABEL)}")
-    return normal_words(value or "") or None
+def csv_bytes(table: pa.Table) -> bytes:
+    """A table as a CSV file."""
+    stream = pa.BufferOutputStream()
+    csv.write_csv(table, stream)
+    return stream.getvalue().to_pybytes()
+
+
+def read_asked(uri: str, flag: str = "--ask") -> dict[str, str]:
+    """The labels that stand in an ask file, by id."""
+    read = (each for file in find_input(uri, flag) for each in _read(file, ID, flag))
+    return {name: normal_words(value) for _, name, value, _, _ in read if value != OPEN}
+
+
+def _read(file: InputFile, column: str, flag: str) -> Iterator[tuple[str, str, str, Any, int]]:
+    """How a message names each row of a file, the row's name and label, `drawn` and the number of the round."""
+    there = peek(file).names
+    columns = read_columns(file, [column, LABEL, *(name for name in (DRAWN, ROUND) if name in there)], flag)
+    none = [None] * len(columns[LABEL])
+    every = zip(columns[column], columns[LABEL], columns.get(DRAWN, none), columns.get(ROUND, none), strict=True)
+    for row, (of, value, mark, number) in enumerate(every):
+        where, name = f"{flag}: {file.uri}, row {row}", "" if of is None else str(of).strip()
+        label, digits = "" if value is None else value, re.fullmatch(r"([0-9]{1,6})(\.0*)?|", str(number or "").strip())
+        if not (isinstance(label, str) and is_utf8(label)):
+            raise RequestError(f"{where}: expected a text as label, or none, got {visible(value, MOST_LABEL)}")
+        check_problems(
+            {
+                f"{where}: expected words in {column!r}, got none; fix or remove the row": not name,
+                f"{where}: expected a number in {ROUND!r}, got {visible(number, MOST_LABEL)}": not digits,
+            }
+        )
+        yield where, name, OPEN if label.strip() == OPEN else label, mark, int(digits[1] or 0) if digits else 0
 
 
 def find_rows(rows: Sequence[str], there: Sequence[Any], uri: str, column: str, flag: str = "--answers") -> np.ndarray:
@@ -94,7 +125,7 @@ def find_rows(rows: Sequence[str], there: Sequence[Any], uri: str, column: str, 
     if missing := [name for name in rows if name not in place]:
         more = f" and {len(missing) - 1:,} others" if len(missing) > 1 else ""
         raise RequestError(
-            f"{flag}: expected a {column} of the rows that are looked at for each answer of {uri}, got "
+            f"{flag}: expected the {column} of a row that is looked at in each answer of {uri}, got "
             f"{missing[0]!r:.80}{more}, which is not among them"
         )
     return np.array([place[name] for name in rows], np.int64)

@@ -1,9 +1,8 @@
-"""The command classify: against all cosines, its counts, examples, filters, and wrong requests."""
+"""The command classify without answers: against all cosines, its counts, filters, and wrong requests."""
 
 import re
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import storing
@@ -16,20 +15,17 @@ from raycase.commands.classify import ClassifyFlags, classify
 from raycase.explore import classify as module
 from raycase.explore.classify import nearest_labels
 from raycase.index.index import Index
-from raycase.io.vectors import l2_normalize
 
 CONDITION, LABELS = "what they wear", ("red dress", "two people", "a dog")
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """An index of 90 texts with stored tokens, `words`; one of the same under the condition, `under`; examples."""
+    """An index of 90 texts with stored tokens, `words`; one of the same under the condition, `under`."""
     home = tmp_path_factory.mktemp("classified")
     model = storing.model_folder(home)
     storing.indexed(home / "words", storing.stored(home / "a", model, storing.texts(90)))
     storing.indexed(home / "under", storing.stored_under(home / "b", model, storing.texts(90), CONDITION))
-    rows = [{"text": f"{label} {word}", "label": label} for label in LABELS for word in ("red", "bar", "play")]
-    pq.write_table(pa.Table.from_pylist(rows[::-1]), home / "examples.parquet")
     return home
 
 
@@ -45,23 +41,17 @@ def test_the_nearest_label_and_its_margin_by_hand():
     assert score == pytest.approx([1, 0.8, 1, 0]) and margin == pytest.approx([0, 0.2, 1, 1])
 
 
-@pytest.mark.parametrize("examples", [None, "examples.parquet"])
 @pytest.mark.parametrize("where", [None, "year < 2007"])
 @pytest.mark.parametrize("name", ["words", "under"])
-def test_every_row_gets_the_label_with_the_largest_cosine(home, tmp_path, name, where, examples, capsys, monkeypatch):
+def test_every_row_gets_the_label_with_the_largest_cosine(home, tmp_path, name, where, capsys, monkeypatch):
     monkeypatch.setattr(module, "AT_ONCE", 3 * 7)  # rows in parts of seven
-    file = str(home / examples) if examples else None
-    result = classify(asked(home, tmp_path, name, where=where, examples=file))
+    result = classify(asked(home, tmp_path, name, where=where))
     index = Index.open(str(home / name))
     rows = index.dataset.to_table(columns=["id", "year"]).to_pylist()
     kept = [i for i, row in enumerate(rows) if where is None or row["year"] < 2007]
     written = pq.read_table(result["output"]).sort_by("id")
     assert written["id"].to_pylist() == [rows[i]["id"] for i in kept]
     labels = index.embed(LABELS, CONDITION, phrases=True)
-    if file:
-        texts = [f"{label} {word}" for label in LABELS for word in ("red", "bar", "play")]
-        means = index.embed(texts, CONDITION).reshape(3, 3, -1).mean(1)
-        labels = l2_normalize((labels + l2_normalize(means)) / 2)
     cosines = index.vectors_at(CONDITION, np.array(kept)) @ labels.T
     best, ordered = cosines.argmax(1), np.sort(cosines, axis=1)
     assert written["label"].to_pylist() == [LABELS[label] for label in best]
@@ -108,11 +98,6 @@ def test_wrong_requests_are_refused(home, tmp_path, tiny_model, capsys):
     def ask(words, **options):
         refuse(asked(home, tmp_path, **options), words, classify)
 
-    def examples(*rows):
-        pq.write_table(pa.Table.from_pylist([dict(zip(("text", "label"), row, strict=True)) for row in rows]), file)
-        return file
-
-    file = str(tmp_path / "e.parquet")
     ask("--labels: expected each label once, got 'a' twice", labels=("a", "b", " a"))
     ask("--labels: expected texts that the model reads differently, got 'A dog' and 'a dog'", labels=("A dog", "a dog"))
     ask("--labels: expected texts that the model reads", labels=tuple("dog " * 600 + end for end in ("red", "blue")))
@@ -120,16 +105,10 @@ def test_wrong_requests_are_refused(home, tmp_path, tiny_model, capsys):
     ask("--labels: expected two labels or more, got 1", labels=("labels",))
     ask("--labels: expected labels or one file of them, got 2 values", labels=("a", "b.csv"))
     ask("--labels: expected .*got: empty text", labels=("a", "\u200b"))
-    ask("--examples: .*: expected labels of --labels, got 'cat'", examples=examples(("x", "cat")))
-    both = examples(*[("x", label) for label in LABELS[:2]])
-    ask("--examples: .*: expected one label of 'x', got 'red dress' and 'two people'", examples=both)
-    two = examples(*[(f"x {label}", label) for label in LABELS[:2]])
-    ask("--examples: expected texts of every label, got none of 'a dog'", examples=two)
-    ask("--examples: .*, row 1: expected words in 'text', got ' '", examples=examples(("x", "a dog"), (" ", "a dog")))
     ask("condition: expected words, got ' '", condition=" ")
     ask("--where: expected a filter that leaves rows, got one", where="year > 3000")
     ask("stated: expected conditions that are pooled from stored tokens", index="under", stated=True)
-    ask("--output: expected another place than --examples", examples=file, output=file)
+    ask("--labels: expected labels, or --answers that have them, got neither", labels=())
     storing.indexed(tmp_path / "case", embedded(tmp_path, tiny_model, storing.texts(5), conditions=(CONDITION,)))
     ask("phrases: expected a condition and an index of condition pooling", index=str(tmp_path / "case"))
     assert not (tmp_path / "labels.parquet").exists()
