@@ -12,7 +12,7 @@ by the bootstrap over columns:
 - asked, held: rounds of asking, each for a tenth of the rows, until every row is answered or its label promised with a
   precision of 0.9: the share of the rows that were asked for, and the share of runs in which the promise held
 
-Shapes: N texts, L labels, C columns.
+Shapes: N texts, L labels, C columns; of the D numbers of a vector the first `dim` are under the condition.
 """
 
 import warnings
@@ -24,7 +24,7 @@ from benchmarks.quality.stated import labelled_parser, tables_of
 from benchmarks.turns import finish
 from raycase.evaluation.metrics import auc
 from raycase.explore.answered import learn
-from raycase.explore.classify import nearest_labels
+from raycase.explore.classify import join_vectors, nearest_labels
 from raycase.explore.labelling import Rows, Wanted, promise, rows_to_ask
 from raycase.explore.promise import check_sample
 from raycase.io.vectors import l2_normalize
@@ -41,7 +41,7 @@ def macro_f1(found_N, label_N, labels):
     return 100 * (2 * right / (there + np.bincount(found_N, minlength=labels)))[there > 0].mean()
 
 
-def few_shots(vectors_ND, class_N, labels_LD, shots, draw):
+def few_shots(vectors_ND, class_N, labels_LD, dim, shots, draw):
     """Macro F1 without answers and with so many of each label, on the same texts."""
     frequent = [label for label in range(len(labels_LD)) if (class_N == label).sum() >= LEAST]
     rows = [draw.permutation(np.flatnonzero(class_N == label)) for label in frequent]
@@ -50,13 +50,13 @@ def few_shots(vectors_ND, class_N, labels_LD, shots, draw):
         (np.concatenate([of[i] for of in rows]), np.repeat(np.arange(len(rows)), [len(of[i]) for of in rows]))
         for i in (0, 1)
     )
-    learned = learn(vectors_ND[answered], label_A, labels_LD[frequent])
+    learned = learn(vectors_ND[answered], label_A, labels_LD[frequent], dim)
     zero_M = nearest_labels(vectors_ND[left], labels_LD[frequent])[0]
     few_M = learned.probabilities(vectors_ND[left]).argmax(1)
     return [macro_f1(found_M, label_M, len(rows)) for found_M in (zero_M, few_M)]
 
 
-def after(count, vectors_ND, class_N, labels_LD, draw):
+def after(count, vectors_ND, class_N, labels_LD, dim, draw):
     """After so many answers at random, of the other texts: whether the best label is right, its probability, whether
     the text has a label, and the probability of that; None where no answer or every answer is "none"."""
     answered, left = np.split(draw.permutation(len(class_N)), [count])
@@ -65,20 +65,20 @@ def after(count, vectors_ND, class_N, labels_LD, draw):
         return None
     place_of = np.full(none + 1, -1)
     place_of[there] = np.arange(len(there))
-    learned = learn(vectors_ND[answered], place_of[class_N[answered]], labels_LD[there[there < none]])
+    learned = learn(vectors_ND[answered], place_of[class_N[answered]], labels_LD[there[there < none]], dim)
     of_each = learned.probabilities(vectors_ND[left])
     states = 1 - of_each[:, -1] if none in there else np.ones(len(left))
     return of_each.argmax(1) == place_of[class_N[left]], of_each.max(1), class_N[left] < none, states
 
 
-def rounds(vectors_ND, class_N, labels_LD, texts, draw):
+def rounds(vectors_ND, class_N, labels_LD, dim, texts, draw):
     """The share of the rows asked for until none is open, and whether the promise held."""
     rows_N, labels = len(class_N), len(labels_LD)
     answer_N, drawn_N, order_N = np.full(rows_N, -1), np.zeros(rows_N, bool), draw.permutation(rows_N)
     for round_ in range(ROUNDS):
         checked_N = check_sample(order_N, drawn_N, (answer_N >= 0) & ~drawn_N)
         learned_N = (answer_N >= 0) & ~checked_N
-        of_each = learn(vectors_ND[learned_N], answer_N[learned_N], labels_LD).probabilities(vectors_ND)
+        of_each = learn(vectors_ND[learned_N], answer_N[learned_N], labels_LD, dim).probabilities(vectors_ND)
         more = {"best": of_each.argmax(1), "share": of_each.max(1), "margin": np.empty(0), "stated": np.empty(0)}
         rows = Rows(order=order_N, answer=answer_N, checked=checked_N, **more)
         promised = promise(rows, Wanted(precision=PRECISION), round_, labels, of_each.shape[1])
@@ -94,17 +94,19 @@ def rounds(vectors_ND, class_N, labels_LD, texts, draw):
     return 1 - given_N.mean(), wrong <= (1 - PRECISION) * given_N.sum() + 1e-9
 
 
-def figures_of(vectors_ND, class_N, labels_LD, texts, args, sure):
+def figures_of(vectors_ND, class_N, labels_LD, dim, texts, args, sure):
     """FIGURES of a column, NaN for one that it has not; what the error is computed of goes into `sure`."""
     draw, one_N = np.random.default_rng(args.seed), class_N < len(labels_LD)
-    found = [*few_shots(vectors_ND[one_N], class_N[one_N], labels_LD, args.shots, draw), np.nan]
-    if len(class_N) > 120 and (made := after(100, vectors_ND, class_N, labels_LD, draw)):
+    found = [*few_shots(vectors_ND[one_N], class_N[one_N], labels_LD, dim, args.shots, draw), np.nan]
+    if len(class_N) > 120 and (made := after(100, vectors_ND, class_N, labels_LD, dim, draw)):
         sure.append(made[:2])
-    if len(class_N) > 70 and (made := after(50, vectors_ND, class_N, labels_LD, draw)):
+    if len(class_N) > 70 and (made := after(50, vectors_ND, class_N, labels_LD, dim, draw)):
         _, _, stated_M, states_M = made
         if len({*stated_M}) == 2 and states_M.min() < 1:
             found[2] = 100 * auc(states_M, stated_M)
-    runs = [rounds(vectors_ND, class_N, labels_LD, texts, np.random.default_rng(seed)) for seed in range(args.runs)]
+    runs = [
+        rounds(vectors_ND, class_N, labels_LD, dim, texts, np.random.default_rng(seed)) for seed in range(args.runs)
+    ]
     return [*found, *(100 * np.mean(runs, 0) if runs else [np.nan] * 2)]
 
 
@@ -138,11 +140,13 @@ def main():
             names.append(f"{name}, {column.name}")
             words, texts = [label.replace("_", " ") for label in labels], [table.texts[i] for i in kept]
             for way, (found, sure) in ways.items():
-                under = way == "condition"
-                embed = model.embed_phrases if under else model.embed
-                labels_LD = l2_normalize(embed(words, column.conditions[0] if under else None))
-                of_way_ND = l2_normalize(vectors_ND) if under else plain_ND
-                found.append(figures_of(of_way_ND[kept], class_N[kept], labels_LD, texts, args, sure))
+                labels_LD, of_way_ND = l2_normalize(model.embed(words, None)), plain_ND
+                dim = labels_LD.shape[1]
+                if way == "condition":  # joined with the unconditional one
+                    under_LD = l2_normalize(model.embed_phrases(words, column.conditions[0]))
+                    dim, labels_LD = under_LD.shape[1], join_vectors(under_LD, labels_LD)
+                    of_way_ND = join_vectors(l2_normalize(vectors_ND), plain_ND)
+                found.append(figures_of(of_way_ND[kept], class_N[kept], labels_LD, dim, texts, args, sure))
     picked = np.random.default_rng(args.seed).integers(len(names), size=(RESAMPLES, len(names)))
     print(f"| column | {' | '.join(f'{way}, {figure}' for way in ways for figure in FIGURES)} |")
     print(f"|---|{'---|' * len(ways) * len(FIGURES)}")

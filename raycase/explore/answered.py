@@ -5,8 +5,8 @@ The label's own vector is one more example of it, which counts as two answers. W
 mixed with the cosines of the labels, as answers that it did not learn from by cross-validation ask for: temperature
 scaling (Guo et al., 2017, arXiv:1706.04599) with a second number. "None of the labels" is a class like any other.
 
-Shapes: N answers, B rows of a block, L labels, K classes (the labels, then none where somebody answered so),
-D dimensions.
+Shapes: N answers, B rows of a block, L labels, K classes (the labels, then none where somebody answered so), D
+dimensions under a condition, J of these and of the unconditional vector, or of the first alone.
 """
 
 import warnings
@@ -32,20 +32,23 @@ UNCHECKED = np.array([1.0, 2.0])  # how scores and cosines are mixed where answe
 class LearnedLabels:
     """What was learned. mix: (2,), of scores and cosines; unsure: why its probabilities mean nothing, or None."""
 
-    vectors: np.ndarray  # (L, D) of the labels
+    vectors: np.ndarray  # (L, J) of the labels
+    dim: int  # D
     classifier: Any
     mix: np.ndarray
     unsure: str | None
 
-    def probabilities(self, vectors_BD: np.ndarray) -> np.ndarray:
+    def probabilities(self, vectors_BJ: np.ndarray) -> np.ndarray:
         """Of each class: (B, K)."""
-        scores_BK = class_scores(self.classifier, vectors_BD)
-        cosines_BK = class_cosines(vectors_BD, self.vectors, scores_BK.shape[1])
+        scores_BK = class_scores(self.classifier, l2_normalize(vectors_BJ[:, : self.dim]))
+        cosines_BK = class_cosines(vectors_BJ, self.vectors, scores_BK.shape[1])
         return softmax(self.mix[0] * scores_BK + self.mix[1] * cosines_BK, axis=1)
 
 
-def learn(vectors_ND: np.ndarray, class_N: np.ndarray, labels_LD: np.ndarray) -> LearnedLabels:
-    """Learn from the classes of unit vectors; class L: none of the labels."""
+def learn(vectors_NJ: np.ndarray, class_N: np.ndarray, labels_LJ: np.ndarray, dim: int) -> LearnedLabels:
+    """Learn from the classes of unit vectors, of whose numbers the first `dim` are under the condition; class L: none
+    of the labels."""
+    vectors_ND, labels_LD = (l2_normalize(of[:, :dim]) for of in (vectors_NJ, labels_LJ))
     classes = len(labels_LD) + bool((class_N == len(labels_LD)).any())
     of_each_K = np.bincount(class_N, minlength=classes)
     mix, why = UNCHECKED, None
@@ -54,9 +57,10 @@ def learn(vectors_ND: np.ndarray, class_N: np.ndarray, labels_LD: np.ndarray) ->
     elif lacking := np.maximum(LEAST_OF_EACH - of_each_K, 0).sum():
         why = f"some labels have fewer than {LEAST_OF_EACH} answers; it takes {lacking} more"
     else:
-        mix = best_mix(vectors_ND, class_N, labels_LD, classes)
+        cosines_NK = class_cosines(vectors_NJ, labels_LJ, classes)
+        mix = best_mix(vectors_ND, class_N, labels_LD, cosines_NK)
     classifier = fit(vectors_ND, class_N, labels_LD, classes)
-    return LearnedLabels(vectors=labels_LD, classifier=classifier, mix=mix, unsure=why)
+    return LearnedLabels(vectors=labels_LJ, dim=dim, classifier=classifier, mix=mix, unsure=why)
 
 
 def fit(vectors_ND: np.ndarray, class_N: np.ndarray, labels_LD: np.ndarray, classes: int) -> Any:
@@ -76,24 +80,23 @@ def class_scores(classifier: Any, vectors_BD: np.ndarray) -> np.ndarray:
     return scores if scores.ndim > 1 else np.stack([-scores / 2, scores / 2], axis=1)
 
 
-def class_cosines(vectors_BD: np.ndarray, labels_LD: np.ndarray, classes: int) -> np.ndarray:
+def class_cosines(vectors_BJ: np.ndarray, labels_LJ: np.ndarray, classes: int) -> np.ndarray:
     """Cosines with the labels, and for none their mean: (B, K)."""
-    cosines_BL = label_cosines(vectors_BD, labels_LD)
+    cosines_BL = label_cosines(vectors_BJ, labels_LJ)
     return np.concatenate([cosines_BL, cosines_BL.mean(1, keepdims=True)], axis=1)[:, :classes]
 
 
-def best_mix(vectors_ND: np.ndarray, class_N: np.ndarray, labels_LD: np.ndarray, classes: int) -> np.ndarray:
+def best_mix(vectors_ND: np.ndarray, class_N: np.ndarray, labels_LD: np.ndarray, cosines_NK: np.ndarray) -> np.ndarray:
     """`LearnedLabels.mix` by which answers that were left out are most likely."""
     from sklearn.model_selection import StratifiedKFold
 
     parts = StratifiedKFold(min(PARTS, np.bincount(class_N).max()), shuffle=True, random_state=0)
-    scores_NK = np.empty((len(class_N), classes))
+    scores_NK, rows_N = np.empty_like(cosines_NK), np.arange(len(class_N))
     with warnings.catch_warnings(action="ignore", category=UserWarning):  # labels with fewer answers than parts
         cuts = [*parts.split(vectors_ND, class_N)]
     for kept, left in cuts:
-        classifier = fit(vectors_ND[kept], class_N[kept], labels_LD, classes)
+        classifier = fit(vectors_ND[kept], class_N[kept], labels_LD, cosines_NK.shape[1])
         scores_NK[left] = class_scores(classifier, vectors_ND[left])
-    cosines_NK, rows_N = class_cosines(vectors_ND, labels_LD, classes), np.arange(len(class_N))
 
     def loss(mix: np.ndarray) -> float:
         logits_NK = mix[0] * scores_NK + mix[1] * cosines_NK

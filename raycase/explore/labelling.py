@@ -17,7 +17,14 @@ import pyarrow as pa
 
 from raycase.errors import RequestError, note
 from raycase.explore.answered import LearnedLabels, learn
-from raycase.explore.classify import AT_ONCE, MARGIN, label_vectors
+from raycase.explore.classify import (
+    AT_ONCE,
+    MARGIN,
+    join_vectors,
+    label_vectors,
+    row_vectors,
+    unconditional_at,
+)
 from raycase.explore.facets import import_sklearn
 from raycase.explore.promise import (
     ENOUGH,
@@ -33,7 +40,7 @@ from raycase.index.answers import STATED
 from raycase.index.index import Index, text_column
 from raycase.index.lance_files import OFFSET, lance_errors
 from raycase.index.rows import BATCH_ROWS
-from raycase.index.topk import Blocks, parts
+from raycase.index.topk import Blocks
 from raycase.io.row_labels import DRAWN, LABEL, OPEN, RANDOM, ROUND, RowLabels, find_rows
 from raycase.io.schema import ID, SCORE, TEXT
 
@@ -144,7 +151,8 @@ def _learn(
 ) -> tuple[np.ndarray, Rows, LearnedLabels]:
     """The rows, by offset, with what a model gives them that learned from the answers, but for the check sample of a
     promise."""
-    labels_LD = label_vectors(index, labels, condition)
+    at = unconditional_at(index, condition)
+    labels_LJ = label_vectors(index, labels, condition, joined=at is not None)
     there = index.ids([condition], where).sort_by(OFFSET)
     offsets_N, ids = there[OFFSET].to_numpy(), [*map(str, there[ID].to_pylist())]
     names = ids if answers.column == ID else _texts(index, offsets_N)
@@ -160,11 +168,14 @@ def _learn(
         if later := int((drawn_N & ~checked_N).sum()):
             note(f"--answers: {later:,} random rows come after one without an answer: learned from, not checked")
     learned_N = (answer_N >= 0) & ~checked_N
-    vectors_MD = index.vectors_at(condition, offsets_N[learned_N]) if learned_N.any() else labels_LD[:0]
-    learned = learn(vectors_MD, answer_N[learned_N], labels_LD)
+    vectors_MJ = labels_LJ[:0]
+    if learned_N.any():
+        under_MD = index.vectors_at(condition, offsets_N[learned_N])
+        vectors_MJ = under_MD if at is None else join_vectors(under_MD, at(offsets_N[learned_N]))
+    learned = learn(vectors_MJ, answer_N[learned_N], labels_LJ, index.encoder.dim)
     best_N, (share_N, margin_N, stated_N) = np.zeros(len(ids), np.int64), np.zeros((3, len(ids)))
-    for offsets_B, vectors_BD in parts(blocks(), max(1, min(BATCH_ROWS, AT_ONCE // len(labels)))):
-        at_B, of_each_BK = np.searchsorted(offsets_N, offsets_B), learned.probabilities(vectors_BD.numpy())
+    for offsets_B, vectors_BJ in row_vectors(blocks, at, max(1, min(BATCH_ROWS, AT_ONCE // len(labels)))):
+        at_B, of_each_BK = np.searchsorted(offsets_N, offsets_B), learned.probabilities(vectors_BJ)
         second_B2 = np.partition(of_each_BK, -2)[:, -2:]
         best_N[at_B], share_N[at_B] = of_each_BK.argmax(1), second_B2[:, 1]
         margin_N[at_B], stated_N[at_B] = second_B2[:, 1] - second_B2[:, 0], of_each_BK[:, : len(labels)].sum(1)

@@ -52,7 +52,7 @@ def clusters(count, classes, seed=0, spread=0.5):
 
 def test_probabilities_of_rows_that_were_left_out_mean_what_they_are():
     vectors, class_N, middles = clusters(3100, 5)
-    learned = learn(vectors[:100], class_N[:100], middles)
+    learned = learn(vectors[:100], class_N[:100], middles, 16)
     found = learned.probabilities(vectors[100:])
     assert learned.unsure is None and found.sum(1) == pytest.approx(np.ones(3000))
     right, share = found.argmax(1) == class_N[100:], found.max(1)
@@ -63,16 +63,16 @@ def test_probabilities_of_rows_that_were_left_out_mean_what_they_are():
 
 def test_few_answers_lean_on_the_vectors_of_the_labels_and_give_no_probability():
     vectors, class_N, middles = clusters(300, 4, spread=0.2)
-    none = learn(vectors[:0], class_N[:0], middles)
+    none = learn(vectors[:0], class_N[:0], middles, 16)
     assert (none.probabilities(vectors).argmax(1) == class_N).mean() > 0.9  # without any answer
     assert none.unsure == "0 answers are too few to check them; it takes 10 more"
-    one = learn(vectors[:12], np.array([0] * 11 + [1]), middles[:2])
+    one = learn(vectors[:12], np.array([0] * 11 + [1]), middles[:2], 16)
     assert one.unsure == "some labels have fewer than 2 answers; it takes 1 more"
 
 
 def test_none_of_the_labels_is_a_class():
     vectors, class_N, middles = clusters(400, 4)
-    found = learn(vectors[:100], class_N[:100], middles[:3]).probabilities(vectors[100:])
+    found = learn(vectors[:100], class_N[:100], middles[:3], 16).probabilities(vectors[100:])
     assert found.shape == (300, 4) and (found.argmax(1) == class_N[100:]).mean() > 0.6
 
 
