@@ -28,8 +28,8 @@ HEAD = """# Flags
 `raycase SUBCOMMAND --help` prints the flags that people use, `--help-all` these and what few people change. A flag that
 is on or off has two forms, `--flag` and `--no-flag`. The scripts in `jobs/` take the flags of the subcommand with their
 name. `--config FILE` reads flags of any command from a YAML file (`conditions: [place, people]`); flags given beside it
-win. `--quiet` leaves out notes and progress. `raycase --tyro-print-completion bash` (or `zsh`, `tcsh`) prints what
-makes a shell complete them all.
+win. `--quiet` leaves out notes and progress, and `--verbose` turns on Ray's logs, progress bars and dashboard.
+`raycase --tyro-print-completion bash` (or `zsh`, `tcsh`) prints what makes a shell complete them all.
 
 A flag of several commands or systems stands once, in a table before them, whose last column names those that have it.
 """

@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from raycase.api import embed, evaluate, load, to_mteb, to_sentence_transformer, train
     from raycase.index.index import Index
-    from raycase.integrations.ray_data import Embed, Pool
+    from raycase.integrations.ray_data import Embed, Pool, ProcessorConfig
+    from raycase.ray.processor import build_processor
 
 __version__ = "0.2.0"
 __all__ = [
     "Embed",
     "Index",
     "Pool",
+    "ProcessorConfig",
     "__version__",
+    "build_processor",
     "embed",
     "evaluate",
     "load",
@@ -24,7 +27,11 @@ __all__ = [
     "train",
 ]
 
-_ELSEWHERE = {"Index": "raycase.index.index"} | dict.fromkeys(("Embed", "Pool"), "raycase.integrations.ray_data")
+_ELSEWHERE = {
+    "Index": "raycase.index.index",
+    "build_processor": "raycase.ray.processor",
+    **dict.fromkeys(("Embed", "Pool", "ProcessorConfig"), "raycase.integrations.ray_data"),
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -28,7 +28,8 @@ from raycase.errors import RequestError, WorkError, command_line, first_line, no
 from raycase.io.json_values import finite
 
 DESCRIPTION = "Condition-aware sentence embeddings for whole corpora, on Ray. `raycase --version` prints the version."
-HELP_ALL, CONFIG, QUIET = "--help-all", "--config", "--quiet"  # of every command
+HELP_ALL, CONFIG = "--help-all", "--config"  # of every command, as the next
+LOUDNESS = {"--quiet": {"RAYCASE_QUIET": "1", "TQDM_DISABLE": "1"}, "--verbose": {"RAYCASE_VERBOSE": "1"}}
 OVERWRITE, AGAIN = "--overwrite", "run the same command again"  # of those that have it; what errors advise
 RESUME = {"embed", "score", "join", "train", "tune"}  # commands that keep what is finished; others begin again
 SETTINGS = (
@@ -66,14 +67,14 @@ def main(arguments: Sequence[str] | None = None, work: Callable[[Any], Result] |
     """
     gc.set_threshold(50_000)  # imports make objects that stay; to look for garbage among them takes a tenth of a start
     words = sys.argv[1:] if arguments is None else list(arguments)
-    quiet, words = QUIET in words, [word for word in words if word != QUIET]
+    loudness, words = LOUDNESS.keys() & words, [word for word in words if word not in LOUDNESS]
     with _printing():
         if words == ["--version"]:
             print(f"raycase {__version__}")
             return
         flags, name = parse(words), words[0]
-        if quiet:
-            os.environ |= {"RAYCASE_QUIET": "1", "TQDM_DISABLE": "1"}
+        for each in loudness:
+            os.environ |= LOUDNESS[each]
         resumes = name in RESUME and getattr(flags, "resumes", True)
         with stopping_at_once(resumes=resumes):
             result = _run(work or COMMANDS[name].work, flags, resumes=resumes)

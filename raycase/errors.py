@@ -87,6 +87,11 @@ def note(message: object, *, always: bool = False) -> None:
         print(visible(message, MOST_SHOWN), file=sys.stderr, flush=True)
 
 
+def is_verbose() -> bool:
+    """Whether Ray's logs, progress bars and dashboard are wanted: after --verbose."""
+    return "RAYCASE_VERBOSE" in os.environ
+
+
 _BREAKS = re.compile("\\s*[\t\n\v\f\r\x1c-\x1f\x85\u2028\u2029]+\\s*")
 _UNSEEN = re.compile("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _CREDENTIALS = re.compile(r"(?<=s3|3a|gs|cs|tp|ps)://[^/\s@]+@|://[^/\s@:]*:[^/\s@]*@")

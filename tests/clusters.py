@@ -18,6 +18,7 @@ RAY = str(Path(sys.executable).with_name("ray"))
 FAKE_NODE = "f" * 51 + "00000"  # what Ray's provider of fake nodes calls the head
 HEAD = "ray.head.default"
 LOST = {"RAY_health_check_period_ms": "500", "RAY_health_check_failure_threshold": "4"}  # seconds, not half a minute
+HIDING = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"']  # a folder, then a command
 
 EMPTY = ("setup_commands", "head_setup_commands", "worker_setup_commands", "cluster_synced_files")  # but wanted
 
@@ -31,9 +32,9 @@ def free_ports(count):
 class Node:
     """`ray start --block` with its raylet and workers, in a session of its own: the machine."""
 
-    def __init__(self, arguments, environment, log):
+    def __init__(self, arguments, environment, log, before=()):
         self.log = log
-        command = [RAY, "start", "--block", "--disable-usage-stats", "--node-ip-address=127.0.0.1"]
+        command = [*before, RAY, "start", "--block", "--disable-usage-stats", "--node-ip-address=127.0.0.1"]
         with log.open("wb") as out:
             options = {"stdout": out, "stderr": out, "start_new_session": True}
             self.process = subprocess.Popen([*command, *map(str, arguments)], env=environment, **options)
@@ -108,12 +109,13 @@ class Head(Node):
                 return [n["resources_total"] for n in found if n["state"] == "ALIVE" and not n["is_head_node"]]
         return None
 
-    def add_node(self, cpus, gpus=0):
-        """One more machine; `nodes` says when it has joined."""
+    def add_node(self, cpus, gpus=0, hidden=None):
+        """One more machine; `nodes` says when it has joined. hidden: a folder of this machine that it does not see."""
         start = ["--address", self.address, "--num-cpus", cpus, "--num-gpus", gpus]
         start += ["--dashboard-agent-listen-port=0", "--metrics-export-port=0"]
         folder = Path(tempfile.mkdtemp(prefix="n", dir=self.folder.name))  # of its own: see `FakeNodes`
-        self.workers.append(Node([*start, "--temp-dir", folder], self.node_environment, folder / "node.log"))
+        before = [*HIDING, hidden] if hidden else ()
+        self.workers.append(Node([*start, "--temp-dir", folder], self.node_environment, folder / "node.log", before))
         return self.workers[-1]
 
     def stop(self):

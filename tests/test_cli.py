@@ -15,7 +15,7 @@ from raycase import __version__, cli
 from raycase.cli import main, parse, resume_command
 from raycase.commands import COMMANDS
 from raycase.commands.reading import grouped
-from raycase.errors import RequestError, WorkError, note
+from raycase.errors import RequestError, WorkError, is_verbose, note
 
 FILES = ["--train", "a", "--validation", "b", "--output", "c"]
 
@@ -93,6 +93,13 @@ def test_quiet_prints_errors_and_the_result_alone(monkeypatch, capsys):
 
     assert status_of("embed", "--output", "out", "--quiet", work=work) == 2
     assert capsys.readouterr().err == "error: --input: wrong\n"
+
+
+def test_verbose_is_for_ray(monkeypatch):
+    monkeypatch.setenv("RAYCASE_VERBOSE", "")
+    monkeypatch.delenv("RAYCASE_VERBOSE")
+    assert status_of("embed", "--verbose", "--output", "out", work=lambda job: {"verbose": is_verbose()}) == 0
+    assert is_verbose()
 
 
 def test_the_version_and_a_shell_that_completes_every_flag(capsys):

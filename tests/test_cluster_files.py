@@ -12,9 +12,11 @@ import ray
 import yaml
 from helpers import ROOT, Later
 from ray._private.authentication.authentication_token_setup import _get_default_token_path
+from ray._private.ray_constants import RAY_RUNTIME_ENV_CREATE_WORKING_DIR_ENV_VAR
 from ray._private.runtime_env.packaging import create_package
 from ray.autoscaler._private.aws import config as aws
 from ray.autoscaler._private.util import prepare_config, validate_config
+from ray.runtime_env import RuntimeEnv
 from ray.scripts.scripts import start
 
 from raycase.cli import parse
@@ -101,6 +103,14 @@ def test_the_ray_job_runs_the_job():
     assert (actors.count, actors.gpus) == ((1, GROUPS["gpu"]["maxReplicas"]), 1)
 
 
+def test_a_cluster_outlives_its_job_for_the_logs_and_no_job_runs_for_ever():
+    """Both are fields of a RayJob's spec, int32; the first needs shutdownAfterJobFinishes, and no deletionStrategy."""
+    spec = JOB["spec"]
+    assert 90 <= spec["ttlSecondsAfterFinished"] < 3600 < spec["activeDeadlineSeconds"] < 2**31
+    assert spec["shutdownAfterJobFinishes"] and not spec.keys() & {"deletionStrategy", "deletionPolicy", "suspend"}
+    assert not SERVICE["spec"].keys() & {"ttlSecondsAfterFinished", "activeDeadlineSeconds"}  # of jobs alone
+
+
 def test_pods_require_the_token_and_have_a_role():
     assert CLUSTER["authOptions"] == {"mode": "token"}
     assert "serviceType" not in HEAD and "enableIngress" not in HEAD  # inside the cluster only
@@ -110,12 +120,25 @@ def test_pods_require_the_token_and_have_a_role():
     assert not any("env" in container for pod in PODS for container in pod["containers"])
 
 
+def test_a_runtime_environment_installs_what_the_submitted_folder_requires():
+    """Ray takes it; each path is in the folder, which Ray names so, and each extra in pyproject.toml."""
+    text = (ROOT / "runtime-env.yaml").read_text(encoding="utf-8")
+    packages = RuntimeEnv(**yaml.safe_load(text))["pip"]["packages"]
+    assert all(f"${{{RAY_RUNTIME_ENV_CREATE_WORKING_DIR_ENV_VAR}}}" in line for line in packages)
+    assert f"rayproject/ray:{TAG.removesuffix('-gpu')}," in text
+    constraints, package = (line.rpartition("}")[2] for line in packages)
+    assert (ROOT / constraints.lstrip("/")).is_file()
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert set(package.strip("[]").split(",")) <= extras.keys()
+
+
 def test_only_the_code_is_submitted(tmp_path):
     package = tmp_path / "package.zip"
     create_package(str(ROOT), package, include_gitignore=True)
     with zipfile.ZipFile(package) as files:
         listed = set(files.namelist())
-    assert {"jobs/embed.py", "raycase/ray/runner.py", "raycase/sample/sentences.csv"} <= listed
+    assert {"pyproject.toml", "README.md", "LICENSE", "NOTICE", "constraints.txt", "jobs/embed.py"} <= listed
+    assert {"raycase/ray/runner.py", "raycase/sample/sentences.csv"} <= listed
     names = {name.split("/")[0] for name in listed}
     assert not names & {".git", ".venv", "tests", "benchmarks", "results", "docs", "datasets"}
     assert package.stat().st_size < 27_000_000  # 24.6 MB are the heads that ship

@@ -92,6 +92,37 @@ def test_texts_in_another_type_texts_without_a_known_token_and_no_rows(tiny_mode
         assert embed(views.slice(0, 0)).schema == found.schema
 
 
+def test_a_row_stands_once_for_each_chunk(tiny_model):
+    pytest.importorskip("semantic_text_splitter")
+    text = "a red dress. two people play soccer"
+    rows = pa.table({"id": [7, 8], "text": [text, None]})
+    found = raycase.Embed(model=str(tiny_model), conditions=["color", "animal"], chunk=4, **MODEL)(rows)
+    assert found.column_names[2:5] == ["chunk", "start", "end"]
+    *chunks, none, also = found.select(["id", "chunk", "start", "end", "rejected"]).to_pylist()
+    assert [c["chunk"] for c in chunks] == [n for n in range(len(chunks) // 2) for _ in "ab"]
+    assert "".join(text[c["start"] : c["end"]] for c in chunks[::2]).replace(" ", "") == text.replace(" ", "")
+    assert none == also == {"id": 8, "chunk": None, "start": None, "end": None, "rejected": "null text"}
+    with pytest.raises(ValueError, match=r"^chunk: expected at least 1 token, and fewer in overlap, got None and"):
+        raycase.Embed(model=str(tiny_model), overlap=2, **MODEL)
+
+
+def test_a_row_at_which_the_encoder_fails_is_rejected_alone(tiny_model, monkeypatch):
+    embed = raycase.Embed(model=str(tiny_model), conditions=["color"], **MODEL)
+    compute = embed.encoding.result.compute
+
+    def fails(system, prepared, rows):
+        if any(text.startswith("poison") for text in rows["text"].to_pylist()):
+            raise KeyError("poison")
+        return compute(system, prepared, rows)
+
+    monkeypatch.setattr(type(embed.encoding.result), "compute", lambda self, *given: fails(*given))
+    found = embed(pa.table({"text": ["a dog", None, "poison", "a red dress"]}))
+    assert found["rejected"].to_pylist() == [None, "null text", "the encoder failed", None]
+    with pytest.raises(RuntimeError, match="the encoder fails at any text"):
+        monkeypatch.setattr(type(embed.encoding.result), "compute", lambda *given: {}["any"])
+        embed(pa.table({"text": ["a dog"]}))
+
+
 @pytest.mark.parametrize(
     ("options", "batch", "said"),
     [

@@ -32,7 +32,8 @@ UNCHECKED = np.array([1.0, 2.0])  # how scores and cosines are mixed where answe
 class LearnedLabels:
     """What was learned. mix: (2,), of scores and cosines; unsure: why its probabilities mean nothing, or None."""
 
-    vectors: np.ndarray  # (L, J) of the labels
+    vectors: np.ndarray  # (L, J) of the labels, less their middle where there is one
+    middle: np.ndarray | None  # (J,) of the answers, which cosines with labels are taken from
     dim: int  # D
     classifier: Any
     mix: np.ndarray
@@ -41,7 +42,7 @@ class LearnedLabels:
     def probabilities(self, vectors_BJ: np.ndarray) -> np.ndarray:
         """Of each class: (B, K)."""
         scores_BK = class_scores(self.classifier, l2_normalize(vectors_BJ[:, : self.dim]))
-        cosines_BK = class_cosines(vectors_BJ, self.vectors, scores_BK.shape[1])
+        cosines_BK = class_cosines(vectors_BJ, self.vectors, self.middle, scores_BK.shape[1])
         return softmax(self.mix[0] * scores_BK + self.mix[1] * cosines_BK, axis=1)
 
 
@@ -51,16 +52,18 @@ def learn(vectors_NJ: np.ndarray, class_N: np.ndarray, labels_LJ: np.ndarray, di
     vectors_ND, labels_LD = (l2_normalize(of[:, :dim]) for of in (vectors_NJ, labels_LJ))
     classes = len(labels_LD) + bool((class_N == len(labels_LD)).any())
     of_each_K = np.bincount(class_N, minlength=classes)
-    mix, why = UNCHECKED, None
+    mix, why, middle_J = UNCHECKED, None, None
+    if len(class_N) >= LEAST:
+        middle_J, labels_LJ = vectors_NJ.mean(0), l2_normalize(labels_LJ - labels_LJ.mean(0))
     if (few := LEAST - len(class_N)) > 0:
         why = f"{len(class_N)} answers are too few to check them; it takes {few} more"
     elif lacking := np.maximum(LEAST_OF_EACH - of_each_K, 0).sum():
         why = f"some labels have fewer than {LEAST_OF_EACH} answers; it takes {lacking} more"
     else:
-        cosines_NK = class_cosines(vectors_NJ, labels_LJ, classes)
+        cosines_NK = class_cosines(vectors_NJ, labels_LJ, middle_J, classes)
         mix = best_mix(vectors_ND, class_N, labels_LD, cosines_NK)
     classifier = fit(vectors_ND, class_N, labels_LD, classes)
-    return LearnedLabels(vectors=labels_LJ, dim=dim, classifier=classifier, mix=mix, unsure=why)
+    return LearnedLabels(vectors=labels_LJ, middle=middle_J, dim=dim, classifier=classifier, mix=mix, unsure=why)
 
 
 def fit(vectors_ND: np.ndarray, class_N: np.ndarray, labels_LD: np.ndarray, classes: int) -> Any:
@@ -80,8 +83,11 @@ def class_scores(classifier: Any, vectors_BD: np.ndarray) -> np.ndarray:
     return scores if scores.ndim > 1 else np.stack([-scores / 2, scores / 2], axis=1)
 
 
-def class_cosines(vectors_BJ: np.ndarray, labels_LJ: np.ndarray, classes: int) -> np.ndarray:
+def class_cosines(
+    vectors_BJ: np.ndarray, labels_LJ: np.ndarray, middle_J: np.ndarray | None, classes: int
+) -> np.ndarray:
     """Cosines with the labels, and for none their mean: (B, K)."""
+    vectors_BJ = vectors_BJ if middle_J is None else l2_normalize(vectors_BJ - middle_J)
     cosines_BL = label_cosines(vectors_BJ, labels_LJ)
     return np.concatenate([cosines_BL, cosines_BL.mean(1, keepdims=True)], axis=1)[:, :classes]
 

@@ -5,17 +5,20 @@ Shapes: R rows, C conditions, N pairs, D dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
 
+from raycase.encoder.chunks import Chunking
 from raycase.encoder.model_files import DEFAULT_MODEL
-from raycase.errors import check_problems, names_arguments, normal_words
-from raycase.io.reader import ROW, check_rows, read_conditions
+from raycase.errors import RequestError, WorkError, check_problems, names_arguments, normal_words
+from raycase.io.reader import ROW, check_rows, read_conditions, without
 from raycase.io.schema import (
     BASIS,
+    CHUNK_COLUMNS,
     CODES,
     CONDITION,
     EMBEDDING,
@@ -33,7 +36,7 @@ from raycase.io.schema import (
     without_views,
 )
 from raycase.job.results import Encoding, RowPairs, VectorResult
-from raycase.job.steps import encode_rows, prepare_rows
+from raycase.job.steps import cut_rows, encode_rows, failing_rows, prepare_rows
 from raycase.job.stored_tokens import open_tokens, pooled, token_model
 from raycase.models.configs import EmbedderConfig, check_alike
 from raycase.models.embedder import Embedder, as_texts
@@ -56,7 +59,9 @@ class Embed:
 
     model: what `raycase.load` takes, with its `options` (`device`, `batch_tokens`, `prompt`, `dim`, ...).
     condition_column: a column with each row's own condition, or a list of them, in place of `conditions`. on_unknown:
-    "reject" texts without a token that the encoder knows, or "embed" them. Raises ValueError.
+    "reject" texts without a token that the encoder knows, or "embed" them. chunk, overlap: as `raycase embed`; a row
+    stands once for each chunk, too, with its number and its characters in the columns `chunk`, `start` and `end`.
+    Raises ValueError.
 
     Examples:
         >>> embed = raycase.Embed(conditions=["color", "number of people"])
@@ -74,6 +79,8 @@ class Embed:
         text_column: str = "text",
         condition_column: str | None = None,
         on_unknown: OnUnknown = "reject",
+        chunk: int | None = None,
+        overlap: int = 0,
         **options: Any,
     ) -> None:
         choices = {name: options.pop(name) for name in CHOICES & options.keys()}
@@ -81,22 +88,36 @@ class Embed:
         unknown = f"on_unknown: expected one of {', '.join(get_args(OnUnknown))}, got {on_unknown!r}"
         both = f"expected conditions or condition_column, got {names} and {condition_column!r}"
         is_both = names and condition_column is not None
-        check_problems({unknown: on_unknown not in get_args(OnUnknown), both: is_both})
+        cut = f"chunk: expected at least 1 token, and fewer in overlap, got {chunk} and overlap {overlap}"
+        is_cut = bool(chunk or overlap)
+        wrong = {unknown: on_unknown not in get_args(OnUnknown), both: is_both}
+        check_problems(wrong | {cut: is_cut and not 0 <= overlap < (chunk or 0)})
         self.model: Embedder = load(model, **choices, **options)
         columns = Columns(texts=(text_column,), id=None, condition=condition_column, keep=(), types={})
-        pairs = RowPairs(columns=columns, conditions=tuple(names) or None, on_unknown=on_unknown)
+        chunking = Chunking(tokens=chunk, overlap=overlap) if chunk else None
+        pairs = RowPairs(columns=columns, conditions=tuple(names) or None, chunking=chunking, on_unknown=on_unknown)
         self.encoding = Encoding(model=self.model.config, pairs=pairs, result=VectorResult())
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        """(R rows) -> (N rows), C for each row. Raises ValueError for a batch without the columns."""
+        """(R rows) -> (N rows), C for each row or chunk. Raises ValueError for a batch without the columns."""
         pairs = self.encoding.pairs
-        own = pairs.columns.condition
+        own, places = pairs.columns.condition, CHUNK_COLUMNS[1:] if pairs.chunking else ()
         batch = _table(batch, *pairs.columns.names)
         check_columns(batch.schema, pairs.columns, "a batch")
-        if taken := [name for name in ADDED if name != own and name in batch.column_names]:
+        if taken := [name for name in (*places, *ADDED) if name != own and name in batch.column_names]:
             raise ValueError(f"expected no column {taken[0]!r} in a batch, which is added; rename it")
         rows, rejections = check_rows(batch, pairs.columns)
-        table, _ = encode_rows(self.model, self.encoding, rows, prepare_rows(rows, self.encoding))
+        rows, empty = cut_rows(rows, self.encoding)
+        try:
+            table, _ = encode_rows(self.model, self.encoding, rows, prepare_rows(rows, self.encoding))
+        except (RequestError, WorkError):
+            raise
+        except Exception as error:
+            bad = failing_rows(self.model, self.encoding, rows, "encoding a batch", error)
+            rows, failed = without(rows, bad)
+            rejections += failed
+            table, _ = encode_rows(self.model, self.encoding, rows, prepare_rows(rows, self.encoding))
+        rejections += empty
         refused = [
             (each.row, under, each.reason)
             for each in rejections
@@ -109,7 +130,8 @@ class Embed:
         vectors_ND = np.pad(embedding_numbers(table[EMBEDDING]), ((0, len(refused)), (0, 0)))
         null_N = np.array([reason is not None for reason in reasons], bool)
         truncated_N = np.pad(table[PAIR_TRUNCATED].to_numpy(), (0, len(refused))) & ~null_N
-        added = {
+        none = pa.nulls(len(refused), pa.int64())
+        added = {name: pa.chunked_array([*table[name].chunks, none]) for name in places} | {
             CONDITION: pa.array(under, pa.string()),
             EMBEDDING: embedding_array(vectors_ND, null_N=null_N),
             TRUNCATED: pa.array(truncated_N),
@@ -160,6 +182,30 @@ class Pool:
         others, added = batch.drop_columns(own).take(table[ROW_OF_PAIR]), table.select([CONDITION, EMBEDDING])
         schema = pa.schema([*others.schema, *added.schema], others.schema.metadata)
         return pa.table([*others.columns, *added.columns], schema=schema)  # a table without columns can append none
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessorConfig:
+    """What a processor does with the rows, and with how many actors.
+
+    model, conditions, condition_column, text_column, chunk: as of `raycase.Embed`, whose further arguments are
+    `options`. tokens: an output of `raycase embed --any-condition`, of whose rows vectors are pooled under the
+    conditions, as by `raycase.Pool`. concurrency: actors, each with one model; (MIN, MAX): as work asks for.
+    num_cpus, num_gpus, accelerator_type: of each actor, as of `map_batches`; batch_size: the rows of a batch.
+    """
+
+    model: str | None = None
+    conditions: str | Sequence[str] = ()
+    condition_column: str | None = None
+    text_column: str | None = None
+    tokens: str | None = None
+    chunk: int | None = None
+    options: Mapping[str, Any] | None = None
+    concurrency: int | tuple[int, int] = 1
+    batch_size: int = 1024
+    num_cpus: float | None = None
+    num_gpus: float | None = None
+    accelerator_type: str | None = None
 
 
 def _conditions(conditions: str | Iterable[str], config: EmbedderConfig) -> list[str]:

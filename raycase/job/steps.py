@@ -35,6 +35,7 @@ from raycase.io.schema import (
     START,
     TEXT,
     Reason,
+    Rejection,
     rejected_table,
 )
 from raycase.job.results import Encoding, RowPairs, accepted, pair_reasons
@@ -87,18 +88,24 @@ def read_arrow(spans: pa.Table, *, encoding: Encoding) -> Iterator[pa.Table]:
 
 def read_rows_of(planned: PlannedSpan, encoding: Encoding) -> Iterator[tuple[pa.Table, pa.Table]]:
     """The rows of each unit of a span, in the column `CHUNKS` those of documents, and those rejected, in order."""
-    chunking, uri = encoding.pairs.chunking, planned.files[0].uri
     for rows, rejected in _read_files(planned, encoding.pairs):
-        if chunking is not None:
-            cut = [
-                [{START: start, END: end} for start, end in chunking.cut(encoding.model.encoder, text)]
-                for text in rows[TEXT].to_pylist()
-            ]
-            why = Reason.EMPTY_TEXT, "nothing that can be seen"
-            empty = {row: why for row, chunks in enumerate(cut) if not chunks}
-            rows, rejections = without(rows.append_column(CHUNKS, pa.array(cut, CHUNKS_TYPE)), empty)
-            rejected = rejected_table(uri, rejections, rejected)
+        if encoding.pairs.chunking is not None:
+            rows, rejections = cut_rows(rows, encoding)
+            rejected = rejected_table(planned.files[0].uri, rejections, rejected)
         yield rows, rejected
+
+
+def cut_rows(rows: pa.Table, encoding: Encoding) -> tuple[pa.Table, list[Rejection]]:
+    """Checked rows with their chunks in the column `CHUNKS`, and those without any; as they are without `chunking`."""
+    if (chunking := encoding.pairs.chunking) is None:
+        return rows, []
+    cut = [
+        [{START: start, END: end} for start, end in chunking.cut(encoding.model.encoder, text)]
+        for text in rows[TEXT].to_pylist()
+    ]
+    why = Reason.EMPTY_TEXT, "nothing that can be seen"
+    empty = {row: why for row, chunks in enumerate(cut) if not chunks}
+    return without(rows.append_column(CHUNKS, pa.array(cut, CHUNKS_TYPE)), empty)
 
 
 def _read_files(planned: PlannedSpan, pairs: RowPairs) -> Iterator[tuple[pa.Table, pa.Table]]:
@@ -250,22 +257,7 @@ class EncodeUnits:
             raise
         except Exception as error:
             what = f"encoding rows from {unit.start} of {unit.uri}"
-            _check_memory(what, error)
-            if bad := self._failing(_accepted_row(self.encoding, unit.rows), what):
-                raise WorkError(f"{what}: the encoder fails at any text: {bad[0][1]}") from error
-            return self.rejecting(unit, self._failing(unit.rows, what))
-
-    def _failing(self, rows: pa.Table, what: str, first: int = 0) -> dict[int, tuple[Reason, str]]:
-        """The rows that fail, by their number, with the error; they are found by halves."""
-        try:
-            encode_rows(self.system, self.encoding, rows, prepare_rows(rows, self.encoding))
-        except Exception as error:
-            _check_memory(what, error)
-            if len(rows) == 1:
-                return {first: (Reason.FAILED, named(error))}
-            half = len(rows) // 2
-            return self._failing(rows[:half], what, first) | self._failing(rows[half:], what, first + half)
-        return {}
+            return self.rejecting(unit, failing_rows(self.system, self.encoding, unit.rows, what, error))
 
     def rejecting(self, unit: ReadUnit, bad: Mapping[int, tuple[Reason, str]]) -> EncodedUnit:
         """Encode a unit without some of its rows, which are rejected as by `without`."""
@@ -296,6 +288,31 @@ class EncodeUnits:
             work=encoded.work,
             began=began,
         )
+
+
+def failing_rows(
+    system: LoadedSystem, encoding: Encoding, rows: pa.Table, what: str, error: Exception
+) -> dict[int, tuple[Reason, str]]:
+    """The rows at which the tokenizer or the encoder fails, by their number, with the error; they are found by halves.
+
+    error: that of all rows together. Raises WorkError where memory ran out, or the encoder fails at any text.
+    """
+
+    def failing(rows: pa.Table, first: int) -> dict[int, tuple[Reason, str]]:
+        try:
+            encode_rows(system, encoding, rows, prepare_rows(rows, encoding))
+        except Exception as error:
+            _check_memory(what, error)
+            if len(rows) == 1:
+                return {first: (Reason.FAILED, named(error))}
+            half = len(rows) // 2
+            return failing(rows[:half], first) | failing(rows[half:], first + half)
+        return {}
+
+    _check_memory(what, error)
+    if bad := failing(_accepted_row(encoding, rows), 0):
+        raise WorkError(f"{what}: the encoder fails at any text: {bad[0][1]}") from error
+    return failing(rows, 0)
 
 
 def _accepted_row(encoding: Encoding, rows: pa.Table) -> pa.Table:

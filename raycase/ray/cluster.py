@@ -1,9 +1,8 @@
-"""Joins a Ray cluster, fits encoders into its nodes, translates its errors."""
+"""Joins a Ray cluster, checks what its nodes see, translates its errors."""
 
 from __future__ import annotations
 
 import logging
-import math
 import os
 import secrets
 import signal
@@ -11,10 +10,8 @@ import socket
 import sys
 import threading
 import warnings
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
@@ -23,17 +20,14 @@ import pyarrow as pa
 import ray
 from ray.exceptions import RayError
 
-from raycase.errors import RequestError, WorkError, expecting, first_line, named, visible
-from raycase.job.request import Actors
-from raycase.job.runner import CPUS_OF_ENCODER, Places
+from raycase.errors import RequestError, WorkError, expecting, first_line, is_verbose, named, visible
+from raycase.io.storage import Location
+from raycase.job.capacity import Capacity
+from raycase.job.runner import Places
 from raycase.ray.private import listen_locally
 
 SECONDS = 15.0  # within which a cluster takes a connection
-# CPUs are multiples of 1/16, so that their sums are exact: Ray Data reserves a node's CPUs stage by stage, in floats,
-# and where the last does not fit by 1e-16, its tasks never start while an earlier stage waits for it
-CPU_STEP = 1 / 16
-READ_CPUS, WRITE_CPUS = 0.25, 0.125  # different, or Ray fuses stages into one process
-LEAST_ENCODE_CPUS, LEAST_GPU_CPUS = 0.5, 0.125  # per encoder: on CPUs, and in addition to a GPU
+ANSWER = 60.0  # seconds for each node to look for a file
 
 
 def start_ray(*, metrics_port: int | None = None) -> None:
@@ -43,10 +37,12 @@ def start_ray(*, metrics_port: int | None = None) -> None:
     """
     warnings.filterwarnings("ignore", message="lance is not fork-safe")  # Ray's processes are other programs
     if not ray.is_initialized():
-        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # the driver would print the log of its C++ part
-        os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # errors of Ray Data's own actors on lost nodes
-        handler = signal.getsignal(signal.SIGTERM)
-        options = {"log_to_driver": False, "logging_level": logging.ERROR, "include_dashboard": False}
+        verbose, handler = is_verbose(), signal.getsignal(signal.SIGTERM)
+        if not verbose:
+            os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # the driver would print the log of its C++ part
+            os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # errors of Ray Data's own actors on lost nodes
+        options: dict[str, Any] = {"log_to_driver": verbose, "include_dashboard": verbose}
+        options["logging_level"] = logging.INFO if verbose else logging.ERROR
         try:
             if address := named_cluster():
                 join(address, **options)
@@ -58,7 +54,8 @@ def start_ray(*, metrics_port: int | None = None) -> None:
             raise
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # errors are raised, and printed in one line
+    if not is_verbose():
+        logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # errors are raised, and printed in one line
     warnings.filterwarnings("ignore", message="The maximum number of concurrent tasks")  # of stages with few tasks
 
 
@@ -131,106 +128,31 @@ def call(function: Callable[[Any], Any], item: Any, *, alone: bool) -> Any:
     return function(item)
 
 
-# ------------------------------------------------------------------------------------------------------------- capacity
-
-
-@dataclass(frozen=True, kw_only=True)
-class ActorPool:
-    """The actors that encode: their number, and the resources of each."""
-
-    least: int
-    most: int
-    cpus: float
-    gpus: float
-    threads: int | None
-
-    @property
-    def each(self) -> str:
-        return (f"{self.gpus:g} GPU and " if self.gpus else "") + f"{self.cpus:g} CPUs"
-
-    def __str__(self) -> str:
-        count = f"{self.least}" if self.least == self.most else f"{self.least} to {self.most}"
-        return f"{count} encoder{'s' * (count != '1')} with {self.each} each"
-
-
-@dataclass(frozen=True)
-class Capacity:
-    """The live nodes, each by its resources under Ray's names, and whether an autoscaler may add others."""
-
-    alive: list[dict[str, Any]]
-    grows: bool = False
-
-    def gpus(self, asked: float | None) -> float:
-        """GPUs of each worker: as many as asked for, else one where a node has any."""
-        return float(any(n.get("GPU") for n in self.alive)) if asked is None else asked
-
-    def room(self, cpus: float, gpus: float) -> int:
-        """How many workers with so many CPUs and GPUs fit."""
-        return sum(_most(node, cpus, gpus) for node in self.alive)
-
-    def __str__(self) -> str:
-        counts = Counter((n.get("CPU", 0), n.get("GPU", 0)) for n in self.alive)
-        shapes = [f"{n} node{'s' * (n > 1)} with {c:g} CPUs and {g:g} GPUs" for (c, g), n in sorted(counts.items())]
-        return f"the cluster has {', '.join(shapes) or 'no node'}"
-
-
-def _most(node: dict[str, Any], cpus: float, gpus: float, kept: float = 0.0) -> int:
-    """The most workers with so many CPUs and GPUs that fit a node, beside CPUs that are kept."""
-    by_gpus = node.get("GPU", 0) / gpus if gpus else math.inf
-    return max(0, int(min((node.get("CPU", 0) - kept) / cpus, by_gpus)))
-
-
-def make_pool(actors: Actors, units: int, cluster: Capacity) -> ActorPool:
-    """Fit the actors into the nodes, with CPUs left to read and write. Where the cluster grows, Ray asks for more."""
-    requested = actors.count
-    gpus = cluster.gpus(actors.gpus)
-    cpus = LEAST_GPU_CPUS if gpus else LEAST_ENCODE_CPUS
-    kept = READ_CPUS + WRITE_CPUS
-    nodes = [(node.get("CPU", 0), _most(node, cpus, gpus, kept)) for node in cluster.alive]
-    fit = sum(most for _, most in nodes)
-    may_grow = requested is not None and cluster.grows
-    usual = sum(most if gpus else min(most, max(1, round(there / CPUS_OF_ENCODER))) for there, most in nodes)
-    least, wanted = requested or (max(1, usual),) * 2
-    if least > fit and not may_grow:
-        needs = f"{gpus:g} GPU and {cpus} CPUs" if gpus else f"at least {cpus} CPUs"
-        raise RequestError(
-            f"--actors: expected {least} with {needs} each, and {kept} CPUs a node to read and "
-            f"write; got room for {fit}: {cluster}; ask for fewer, or pass --actors MIN:MAX on a cluster "
-            "whose autoscaler adds nodes"
-        )
-    most = min(wanted if may_grow else min(wanted, fit), max(least, units))
-    used = [there - kept for there, most_here in nodes if most_here] or [1.0]
-    share = _share(min(used), math.ceil(min(most, max(1, fit)) / len(used)), may_add=most > fit and not gpus)
-    if gpus:
-        return ActorPool(least=least, most=most, cpus=min(1.0, whole_steps(share)), gpus=gpus, threads=None)
-    threads = max(1, round(share))
-    return ActorPool(least=least, most=most, cpus=max(cpus, whole_steps(share)), gpus=0, threads=threads)
-
-
-def _share(cpus: float, actors: int, *, may_add: bool) -> float:
-    """CPUs of each of a node's actors. may_add: where Ray could add one, there are fewer, so that rows can be read."""
-    if may_add:
-        whole = cpus + READ_CPUS + WRITE_CPUS
-        actors = next((n for n in range(actors, 1, -1) if (n + 1) * whole_steps(cpus / n) > whole), 1)
-    return cpus / actors
-
-
-def whole_steps(cpus: float) -> float:
-    """At most so many CPUs, in multiples of `CPU_STEP`."""
-    return math.floor(cpus / CPU_STEP) * CPU_STEP
-
-
 def join_cluster(places: Places, *, metrics_port: int | None = None) -> Capacity:
-    """`start_ray`; refuses a local place on several nodes, each of which would hold only a part."""
+    """`start_ray`; refuses a local place that not all of several nodes see: each would hold only a part."""
     start_ray(metrics_port=metrics_port)
     cluster = capacity()
     for flag, place in places:
-        if place.is_local and len(cluster.alive) > 1:
+        if place.is_local and len(cluster.alive) > 1 and (blind := _blind_nodes(place)):
             raise RequestError(
-                f"{flag}: expected object storage on a cluster of several nodes ({cluster}), got the local "
-                f"{place.uri}; each node has its own part of it"
+                f"{flag}: expected object storage on a cluster of several nodes ({cluster}), or a path that each of "
+                f"them mounts, got the local {place.uri}; {blind[0]} does not see what this node writes there"
             )
     return cluster
+
+
+def _blind_nodes(place: Location) -> list[str]:
+    """The live nodes that do not see a file which this one writes to a place, or to the folder where it will be."""
+    folder = next(filter(os.path.isdir, [place.path, *map(str, Path(place.path).parents)]))
+    with expecting(f"{place.uri}: expected a folder to write to", OSError), NamedTemporaryFile(dir=folder) as probe:
+        look = ray.remote(num_cpus=0)(os.path.exists)
+        nodes = [node for node in ray.nodes() if node["Alive"]]
+        on_node = [look.options(label_selector={"ray.io/node-id": node["NodeID"]}) for node in nodes]
+        answers = [task.remote(probe.name) for task in on_node]
+        answered, _ = ray.wait(answers, num_returns=len(answers), timeout=ANSWER)
+        seeing = [answer in answered and ray.get(answer) for answer in answers]
+    names = [f"the node {node['NodeManagerHostname']} ({node['NodeManagerAddress']})" for node in nodes]
+    return [name for name, sees in zip(names, seeing, strict=True) if not sees]
 
 
 def capacity() -> Capacity:

@@ -22,15 +22,16 @@ from ray.data.exceptions import ExecutionTimeoutError
 from ray.exceptions import ActorDiedError, GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from raycase.errors import WorkError, note
+from raycase.errors import WorkError, is_verbose, note
 from raycase.io.schema import Reason
+from raycase.job.capacity import READ_CPUS, WRITE_CPUS, ActorPool, make_pool
 from raycase.job.plan import Plan
 from raycase.job.request import Actors, Request
 from raycase.job.results import Encoding
 from raycase.job.runner import Item, Mapped, Places, Runner, progress_bar
 from raycase.job.steps import EncodeUnits, read_arrow
 from raycase.job.units import ReadUnit, WrittenUnit, write_arrow
-from raycase.ray.cluster import READ_CPUS, WRITE_CPUS, ActorPool, call, capacity, cause, join_cluster, make_pool
+from raycase.ray.cluster import call, capacity, cause, join_cluster
 from raycase.ray.in_flight import DEATHS, InFlight, feed_spans
 
 CALLS_AT_ONCE = 2048  # that Ray holds
@@ -122,8 +123,7 @@ def execute(request: Request, plan: Plan, pool: ActorPool) -> Iterator[WrittenUn
     name = plan.job_file.fingerprint[:8]
     write = partial(write_arrow, output=output.root.uri, results=output.results, fingerprint8=name)
     context = DataContext.get_current().copy()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
+    context.enable_progress_bars = context.print_on_execution_start = is_verbose()
     context.raise_original_map_exception = True  # else a step's own error is lost with its cause
     context.target_max_block_size = 1  # one block per unit, which any actor can take as soon as it is read
     context.max_consecutive_actor_init_deaths = 3  # tolerates nodes lost while their actor starts

@@ -21,7 +21,8 @@ from ray.train import ScalingConfig, TrainingFailedError
 
 from raycase.errors import RequestError
 from raycase.io.storage import Location
-from raycase.ray.cluster import Capacity, cause, join_cluster
+from raycase.job.capacity import Capacity
+from raycase.ray.cluster import cause, join_cluster
 from raycase.ray.runner import RayRunner
 from raycase.training.loop import FitState, Learner, fit, rank
 from raycase.training.procedure import STATE, Trainer

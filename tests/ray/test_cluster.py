@@ -2,6 +2,7 @@
 machine, and for this user alone."""
 
 import json
+import logging
 import os
 import secrets
 import signal
@@ -98,6 +99,23 @@ def test_a_ray_that_does_not_start_is_said_in_one_line(monkeypatch):
     ) as error:
         start_ray()
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_ray_is_mute_unless_it_is_asked_to_speak(verbose, monkeypatch):
+    given = {}
+    for name in ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR", "RAYCASE_VERBOSE"):
+        monkeypatch.delenv(name, raising=False)
+    if verbose:
+        monkeypatch.setenv("RAYCASE_VERBOSE", "1")
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("ray.init", lambda *_, **options: given.update(options))
+    monkeypatch.setattr("ray._private.ray_constants.ENABLE_RAY_CLUSTER", True)  # set back after the test
+    logger = logging.getLogger("ray.data")
+    monkeypatch.setattr(logger, "level", logging.NOTSET)
+    start_ray()
+    assert given["log_to_driver"] == given["include_dashboard"] == verbose == (given["logging_level"] == logging.INFO)
+    assert (logger.level == logging.CRITICAL) != verbose
 
 
 def command(*arguments, **environment):

@@ -1,9 +1,11 @@
-"""`raycase.Embed` in pipelines of Ray Data: what other people's sources and sinks give and take."""
+"""raycase in pipelines of Ray Data: what other people's sources and sinks give and take; the processor."""
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import ray
+import storing
+from ray.data import ActorPoolStrategy
 
 import raycase
 
@@ -23,7 +25,7 @@ def embed(cluster, tiny_model):
 
     def embed(dataset):
         options = {"fn_constructor_kwargs": model, "batch_format": "pyarrow", "batch_size": 16}
-        return dataset.map_batches(raycase.Embed, concurrency=1, **options)
+        return dataset.map_batches(raycase.Embed, compute=ActorPoolStrategy(size=1), **options)
 
     return embed
 
@@ -45,6 +47,41 @@ def test_parquet_lance_and_a_dataset_of_hugging_face(embed, rows, tmp_path):
     check(pq.read_table(tmp_path / "out"))
     lance_ray.write_lance(embed(ray.data.from_huggingface(datasets.Dataset(rows))), str(tmp_path / "out.lance"))
     check(lance.dataset(str(tmp_path / "out.lance")).to_table())
+
+
+def test_a_processor_between_somebodys_steps(cluster, rows, tiny_model, tmp_path):
+    """Theirs, ours, theirs: every row and reason; vectors stay float32 where a function gives back all of a row."""
+    model = {"model": str(tiny_model), "options": {"prompt": "concat-sc", "pooling": "mean"}}
+    config = raycase.ProcessorConfig(**model, conditions=["color", "animal"], batch_size=16, concurrency=(1, 2))
+    process = raycase.build_processor(
+        config,
+        preprocess=lambda row: {"id": row["id"], "text": row["text"] and row["text"].upper()},
+        postprocess=lambda row: row | {"has": row["embedding"] is not None, "truncated": str(row["truncated"])},
+    )
+    process(ray.data.from_arrow(rows)).write_parquet(str(tmp_path / "out"))
+    found = pq.read_table(tmp_path / "out")
+    check(found)
+    assert found["text"][-1].as_py() == f"A DOG NUMBER {COUNT - 1}" and found.schema.field("embedding").type.list_size
+    assert sum(found["has"].to_pylist()) == 2 * COUNT - 8 and set(found["truncated"].to_pylist()) == {"False"}
+
+
+def test_a_processor_pools_stored_tokens(cluster, tmp_path):
+    storing.stored(tmp_path, storing.model_folder(tmp_path), storing.texts(60), output=str(tmp_path / "tokens"))
+    config = raycase.ProcessorConfig(tokens=str(tmp_path / "tokens"), conditions="animal")
+    found = raycase.build_processor(config)(ray.data.read_parquet(str(tmp_path / "tokens" / "embeddings")))
+    assert {row["condition"] for row in found.take_all()} == {"animal"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"concurrency": (2, 1)}, "^concurrency: expected a number, or .MIN, MAX., from 1 on, got .2, 1."),
+        ({"tokens": "out", "conditions": "a", "chunk": 3}, "^expected a configuration that Pool takes, got: .*'chunk'"),
+    ],
+)
+def test_a_wrong_configuration_is_refused(options, said):
+    with pytest.raises(ValueError, match=said):
+        raycase.build_processor(raycase.ProcessorConfig(**options))
 
 
 @pytest.mark.long

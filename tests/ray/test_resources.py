@@ -7,8 +7,9 @@ from helpers import Later
 
 from raycase.errors import RequestError
 from raycase.io.storage import locate
+from raycase.job.capacity import READ_CPUS, WRITE_CPUS, Capacity, make_pool
 from raycase.job.request import Actors
-from raycase.ray.cluster import READ_CPUS, WRITE_CPUS, Capacity, join_cluster, make_pool
+from raycase.ray.cluster import join_cluster
 from raycase.serve.settings import ServeFlags
 
 serve = Later("raycase.ray.serve")
@@ -51,6 +52,7 @@ def test_all_stages_fit_a_node_when_their_cpus_are_taken_one_by_one():
 def test_local_output_on_several_nodes_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("raycase.ray.cluster.start_ray", lambda **_: None)
     monkeypatch.setattr("ray.nodes", lambda: [{"Alive": True, "Resources": {}}] * 3)
+    monkeypatch.setattr("raycase.ray.cluster._blind_nodes", lambda place: ["the node a (10.0.0.2)"])
     with pytest.raises(RequestError, match=r"^--output: expected object storage on a cluster of several nodes"):
         join_cluster([("--output", locate(str(tmp_path)))])
     assert len(join_cluster([("--output", locate("s3://corpus/out"))]).alive) == 3
