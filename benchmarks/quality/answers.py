@@ -20,7 +20,7 @@ import warnings
 import numpy as np
 
 import raycase
-from benchmarks.quality.stated import labelled_parser, tables_of
+from benchmarks.quality.columns import labelled_parser, tables_of
 from benchmarks.turns import finish
 from raycase.evaluation.metrics import auc
 from raycase.explore.answered import learn
@@ -75,14 +75,15 @@ def rounds(vectors_ND, class_N, labels_LD, dim, texts, draw):
     """The share of the rows asked for until none is open, and whether the promise held."""
     rows_N, labels = len(class_N), len(labels_LD)
     answer_N, drawn_N, order_N = np.full(rows_N, -1), np.zeros(rows_N, bool), draw.permutation(rows_N)
-    for round_ in range(ROUNDS):
+    looks = 0
+    for _ in range(ROUNDS):
         checked_N = check_sample(order_N, drawn_N, (answer_N >= 0) & ~drawn_N)
         learned_N = (answer_N >= 0) & ~checked_N
         of_each = learn(vectors_ND[learned_N], answer_N[learned_N], labels_LD, dim).probabilities(vectors_ND)
         more = {"best": of_each.argmax(1), "share": of_each.max(1), "margin": np.empty(0), "stated": np.empty(0)}
         rows = Rows(order=order_N, answer=answer_N, checked=checked_N, **more)
-        promised = promise(rows, Wanted(precision=PRECISION), round_, labels, of_each.shape[1])
-        given_N = promised.rows & (answer_N < 0)
+        promised = promise(rows, Wanted(precision=PRECISION), looks + 1, labels, of_each.shape[1])
+        looks, given_N = promised.looks, promised.rows & (answer_N < 0)
         asked = rows_to_ask(
             rows, promised, max(20, rows_N // 10), vectors_ND.__getitem__, lambda at: [texts[i] for i in at]
         )
@@ -90,8 +91,8 @@ def rounds(vectors_ND, class_N, labels_LD, dim, texts, draw):
             break
         for picked, at_random in zip(asked, (True, False), strict=True):
             answer_N[picked], drawn_N[picked] = class_N[picked], at_random
-    wrong = (rows.best != class_N)[given_N].sum()
-    return 1 - given_N.mean(), wrong <= (1 - PRECISION) * given_N.sum() + 1e-9
+    wrong = (rows.best != class_N)[promised.rows].sum()
+    return 1 - given_N.mean(), wrong <= (1 - PRECISION) * promised.rows.sum() + 1e-9
 
 
 def figures_of(vectors_ND, class_N, labels_LD, dim, texts, args, sure):

@@ -172,14 +172,17 @@ def _promised(flags: ClassifyFlags, found: Labelled) -> dict[str, Any]:
     some, left_open = found.promised, len(found.table) - decided - promised
     precision, recall, sure = (f"{100 * (share or 0):g}%" for share in (flags.precision, flags.recall, 1 - DOUBT))
     of_recall = f"at least {recall} of all rows with a label have the right one"
+    by = f"{some.checked:,} random answers, {some.wrong:,} unlike the model's label"
     if promised:
-        statement = f"of {promised:,} labels given by the model, at least {precision} are right"
-        statement += ", each label for itself" if flags.promise != "all" else ""
+        statement = f"the model is right for at least {precision} of {int(some.rows.sum()):,} rows"
+        statement += ", and of those of each label" if flags.promise != "all" else ""
         statement += f", and {of_recall}" if some.recalled else ""
-        statement += f", with {sure} confidence ({some.checked:,} random answers, {some.wrong:,} wrong)"
+        statement += f", with {sure} confidence ({by})"
         statement += f"; that {of_recall} is not promised" if flags.recall and not some.recalled else ""
-    elif left_open:
+    elif left_open and some.lacking:
         statement = f"nothing is promised yet: it takes at least {some.lacking:,} more random answers, all right"
+    elif left_open:
+        statement = f"nothing is promised yet ({by}): give more answers, or promise less"
     else:
         statement = "every row is answered"
     counts = {"decided": decided, "promised": promised, "open": left_open}

@@ -61,14 +61,16 @@ class Wanted:
 
 @dataclass(frozen=True, kw_only=True)
 class Promised:
-    """Rows by whose confidence a label is promised, checked ones, too, (N,) bool; how many are checked, and wrong ones
-    of these; recalled: whether the recall is promised, too; lacking: random answers, all right, that it takes at least
-    where nothing is promised; enough: whether more of them would show little."""
+    """Rows for which the model is right as often as promised, checked ones, too, (N,) bool; how many are checked (of
+    all, where nothing is promised), and wrong ones of these; recalled: whether the recall is promised, too; looks: how
+    often was looked so far; lacking: random answers, all right, that it takes at least before a look; enough: whether
+    more of them would show little."""
 
     rows: np.ndarray
     checked: int
     wrong: int
     recalled: bool
+    looks: int
     lacking: int
     enough: bool
 
@@ -118,12 +120,14 @@ def label_by_answers(
         index, condition, blocks, labels, answers, where, promises=wanted.precision is not None
     )
     classes = len(learned.classifier.classes_)
-    promised = promise(rows, wanted, answers.rounds, len(labels), classes) if wanted.precision is not None else None
+    promised = (
+        promise(rows, wanted, max(1, answers.rounds), len(labels), classes) if wanted.precision is not None else None
+    )
     answered_N = rows.answer >= 0
     promised_N = ~answered_N & promised.rows if promised else ~answered_N
     ask = None
     if promised and wanted.asked:
-        ask = _ask(index, condition, offsets_N, rows, promised, labels, wanted.asked, answers.rounds)
+        ask = _ask(index, condition, offsets_N, rows, promised, labels, wanted.asked)
     class_N = np.where(answered_N, rows.answer, rows.best)
     columns = {
         ID: index.dataset.take(offsets_N, columns=[ID])[ID],
@@ -190,31 +194,32 @@ def _texts(index: Index, offsets_N: np.ndarray) -> list[str] | None:
         return index.dataset.take(offsets_N, columns=[text])[text].to_pylist() if text else None
 
 
-def promise(rows: Rows, wanted: Wanted, rounds: int, labels: int, classes: int) -> Promised:
-    """What can be promised after so many rounds of asking."""
+def promise(rows: Rows, wanted: Wanted, looks: int, labels: int, classes: int) -> Promised:
+    """What can be promised at the look of this number, from 1 on."""
     assert wanted.precision is not None
     groups = [rows.best == group for group in range(classes)] if wanted.each else [np.ones(len(rows.answer), bool)]
     shares = len(groups) * (2 if wanted.recall else 1)  # of the chance of an error
-    level, right_N, left_N = level_of(max(1, rounds)) / shares, rows.best == rows.answer, ~rows.learned
-    promised_N, checked, wrong, confidence = np.zeros(len(rows.answer), bool), 0, 0, np.inf
-    for group_N in groups:
-        own_N = left_N & group_N
+    level, right_N, left_N = level_of(looks) / shares, rows.best == rows.answer, ~rows.learned
+    promised_N, confidence, looked = np.zeros(len(rows.answer), bool), np.inf, False
+    for own_N in (left_N & group_N for group_N in groups):
         found = promise_precision(rows.share[own_N], rows.checked[own_N], right_N[own_N], wanted.precision, level)
         if found:
-            promised_N |= own_N & (rows.share >= found.confidence)
-            checked, wrong, confidence = checked + found.checked, wrong + found.wrong, found.confidence
+            confidence, looked = found.confidence, True
+            promised_N |= own_N & (rows.share >= confidence)
     recalled = False
     if wanted.recall and promised_N.any():
         has_N = rows.checked & (rows.answer < labels)
         of_checked = rows.share[has_N], right_N[has_N]
         recalled = confidence <= promise_recall(steps_of(rows.share[left_N]), *of_checked, wanted.recall, level)
-    least = least_checked(wanted.precision, level_of(rounds + 1) / shares) - int(rows.checked.sum())
+    shown_N = rows.checked & (promised_N if promised_N.any() else True)
+    least = least_checked(wanted.precision, level) - int(rows.checked.sum())
     return Promised(
         rows=promised_N,
-        checked=checked,
-        wrong=wrong,
+        checked=int(shown_N.sum()),
+        wrong=int((shown_N & ~right_N).sum()),
         recalled=bool(recalled),
-        lacking=0 if promised_N.any() else max(1, least),
+        looks=looks if looked else looks - 1,
+        lacking=0 if looked else max(1, least),
         enough=rows.checked.sum() * (1 - wanted.precision) >= ENOUGH * len(groups),
     )
 
@@ -230,7 +235,6 @@ def _ask(
     promised: Promised,
     labels: Sequence[str],
     count: int,
-    rounds: int,
 ) -> pa.Table:
     """The rows of `rows_to_ask` for a person to fill in."""
 
@@ -248,7 +252,7 @@ def _ask(
         **({} if texts is None else {TEXT: texts}),
         LABEL: [words[answer] for answer in rows.answer[asked]],
         DRAWN: [RANDOM] * len(random) + [""] * len(uncertain),
-        ROUND: np.full(len(asked), rounds + 1),
+        ROUND: np.full(len(asked), promised.looks + 1),
     }
     return pa.table(columns)
 

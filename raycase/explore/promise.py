@@ -1,32 +1,36 @@
 """How many labels of a model can be given with a promise of their precision, by answers to rows drawn at random.
 
-Learn then test (Angelopoulos et al., 2021, arXiv:2110.01052): for the labels above each of some confidences, the chance
-is computed that the check sample looks so good while more of the labels of the other rows are wrong than promised. The
-loosest confidence counts at which that chance is small enough. A corpus is finite, and the check sample may be half of
-it, so the distribution is the hypergeometric one, exactly; for many rows it becomes the test of Clopper and Pearson
-(1934). As the promise is about the rows that are not checked, and not about all, a chain of tests in a fixed order is
-not known to be right; the confidences share the chance of an error (Bonferroni). So do the rounds of asking: who asks
-for more answers because those of a round did not suffice looks again.
+Learn then test (Angelopoulos et al., 2021, arXiv:2110.01052), with tests in a fixed order: for the rows above one
+confidence after another, looser and looser, the chance is computed that the check sample looks so good while the model
+is wrong more often than promised. The first test that fails ends them, so they need not share the chance of an error.
+They begin where the model's own probabilities make success likeliest, of which the check sample knows nothing. A corpus
+is finite, so the distribution is the hypergeometric one, exactly; for many rows it becomes the test of Clopper and
+Pearson (1934). What is tested is how often the model is right for all rows above a confidence, those of the check
+sample included, whose labels are then people's. Rounds of asking share the chance of an error (Bonferroni): who asks
+for more answers because those of a round did not suffice looks again. A round in which no test could succeed is no
+look.
 
 Shapes: P rows that the model did not learn from, some of them checked.
 """
 
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import takewhile
 from math import ceil, floor, log
 
 import numpy as np
 from scipy.stats import binom, hypergeom
 
 DOUBT = 0.05  # chance that a promise fails, over all rounds
-STEPS = 10  # confidences at which a promise is tried: of a tenth of the rows, of two tenths …
+STEPS = 20  # confidences at which a promise is tried: of a twentieth of the rows, of two twentieths …
 ENOUGH = 30  # wrong rows of the check sample at the promised precision, by which it is large enough
 EPSILON = 1e-9  # of products of shares and rows
 
 
 @dataclass(frozen=True, kw_only=True)
 class Promise:
-    """Of the rows with at least this confidence, so many are checked, and so many of these wrong."""
+    """Of the rows with at least this confidence (infinity: nothing is promised), so many are checked, and so many of
+    these wrong."""
 
     confidence: float
     checked: int
@@ -50,7 +54,7 @@ def check_sample(order_N: np.ndarray, drawn_N: np.ndarray, learned_N: np.ndarray
 
 
 def level_of(round_: int) -> float:
-    """The chance that a promise fails in a round, from 1 on; their sum is DOUBT."""
+    """The chance that a promise fails at a look, from 1 on; their sum is DOUBT."""
     return DOUBT * 2 / ((round_ + 1) * (round_ + 2))
 
 
@@ -69,21 +73,25 @@ def steps_of(confidence_P: np.ndarray) -> list[float]:
 def promise_precision(
     confidence_P: np.ndarray, checked_P: np.ndarray, right_P: np.ndarray, share: float, level: float
 ) -> Promise | None:
-    """The loosest promise that at least this share of the labels of rows that are not checked is right; None: none can
-    be made. right_P: of those that are checked."""
-    tries: list[tuple[Promise, int, int]] = []
-    for confidence in reversed(steps_of(confidence_P)):  # those with too few checked rows have no share of the chance
+    """The loosest promise that the model is right for at least this share of rows; None: no test could succeed.
+    right_P: of those that are checked."""
+    tests: list[tuple[float, Promise, float]] = []  # the chance that is expected, and the one that is found
+    for confidence in steps_of(confidence_P):
         is_in_P = confidence_P >= confidence
-        rows, checked = int(is_in_P.sum()), int((is_in_P & checked_P).sum())
-        too_many = floor((1 - share) * (rows - checked) + EPSILON) + 1  # wrong ones among those that are not checked
-        if rows - checked >= too_many and hypergeom.cdf(0, rows, too_many, checked) <= level / (len(tries) + 1):
-            wrong = int((is_in_P & checked_P & ~right_P).sum())
-            tries.append((Promise(confidence=confidence, checked=checked, wrong=wrong), rows, too_many))
-    for promise, rows, too_many in tries:
-        least = min(promise.wrong + too_many, rows)
-        if hypergeom.cdf(promise.wrong, rows, least, promise.checked) <= level / len(tries):
-            return promise
-    return None
+        of_checked = is_in_P & checked_P
+        rows, checked, wrong = int(is_in_P.sum()), int(of_checked.sum()), int((of_checked & ~right_P).sum())
+        too_many = floor((1 - share) * rows + EPSILON) + 1
+        if hypergeom.cdf(0, rows, too_many, checked) <= level:
+            doubt = checked * (1 - confidence_P[is_in_P].mean())
+            expected, found = (float(hypergeom.cdf(count, rows, too_many, checked)) for count in (round(doubt), wrong))
+            tests.append((expected, Promise(confidence=confidence, checked=checked, wrong=wrong), found))
+    if not tests:
+        return None
+    best = Promise(confidence=np.inf, checked=0, wrong=0)
+    begin = min(range(len(tests)), key=lambda at: tests[at][0])
+    for _, promise, _ in takewhile(lambda test: test[2] <= level, tests[begin:]):
+        best = promise
+    return best
 
 
 def promise_recall(
