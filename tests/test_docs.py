@@ -18,7 +18,7 @@ from raycase.commands import COMMANDS
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 TUTORIALS = [*sorted((ROOT / "docs" / "tutorials").glob("*.md")), ROOT / "docs" / "gpu.md"]
 REQUIRED = ("--train", "--validation", "--output")  # of `raycase train`
-LONG = {"pairs", "tickets"}  # tutorials that train
+LONG = {"pairs"}  # tutorials that train
 NOT_RUN = "not run by the tests"  # the title of a block of a tutorial
 CALLS = re.compile(r"(?:^|[\s/])(?:raycase |python jobs/(\w+)\.py )")
 

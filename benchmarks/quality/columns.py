@@ -60,7 +60,7 @@ def main():
     model, columns = raycase.load(args.model), {}
     for name, table in tables_of(args):
         unconditional_ND = l2_normalize(model.embed(table.texts, None))
-        vectors_NCD = l2_normalize(model.encode_grid(table.texts, [each.conditions[0] for each in table.columns]))
+        vectors_NCD = model.encode_grid(table.texts, [each.conditions[0] for each in table.columns], normalize=True)
         for column, unit_ND in zip(table.columns, vectors_NCD.swapaxes(0, 1), strict=True):
             asked = [column.conditions[0]] * len(table.texts)
             weights = model.token_weights(model.config.prepare(table.texts, asked))
