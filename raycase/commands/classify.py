@@ -103,10 +103,10 @@ def classify(flags: ClassifyFlags) -> dict[str, Any]:
     _, condition, found = flags.on_rows(flags.condition, work)
     if found.unsure:
         note(f"no probabilities: {found.unsure}")
-    ask = _with_answers(flags, found.ask, answers)
+    ask, there = _with_answers(flags, found.ask, answers)
     if ask is not None and flags.ask_endpoint:
         check_askable(ask, labels)
-    files = {"output": found.table} | ({"ask": csv_bytes(ask)} if ask is not None else {})
+    files = {"output": found.table} | ({"ask": there or csv_bytes(ask)} if ask is not None else {})
     result = _finish(flags, began, files, condition, labels, _promised(flags, found))
     if ask is not None and flags.ask_endpoint:
         _ask_endpoint(flags, ask, condition, labels)
@@ -116,13 +116,14 @@ def classify(flags: ClassifyFlags) -> dict[str, Any]:
 def _read(flags: ClassifyFlags) -> tuple[list[str], RowLabels | None]:
     """The labels and the answers. Raises RequestError."""
     from raycase.io.reader import read_conditions
-    from raycase.io.row_labels import read_row_labels
+    from raycase.io.row_labels import OPEN, read_row_labels
 
     answers = read_row_labels(flags.answers) if flags.answers else None
     labels = read_conditions(flags.labels, "--labels") if flags.labels or answers is None else answers.names
     lacking = sorted({*answers.names} - {*labels}) if answers else []
     of, nones = "--labels" if flags.labels else "--answers", answers.labels.count(None) if answers else 0
     problems = {
+        f"{of}: expected labels other than {OPEN!r}, which stands for no answer": OPEN in labels,
         f"{of}: expected two labels or more, got {len(labels)}": len(labels) + bool(nones) < 2,
         f"--answers: expected labels of --labels, got {visible(lacking[0], MOST_LABEL) if lacking else ''!r}": lacking,
     }
@@ -130,8 +131,9 @@ def _read(flags: ClassifyFlags) -> tuple[list[str], RowLabels | None]:
     return labels, answers
 
 
-def _with_answers(flags: ClassifyFlags, ask: pa.Table | None, answers: RowLabels | None) -> pa.Table | None:
-    """The rows to ask for, with what the file already has. Raises RequestError where an answer would be lost."""
+def _with_answers(flags: ClassifyFlags, ask: Any, answers: RowLabels | None) -> tuple[pa.Table | None, bytes | None]:
+    """The rows to ask for, with what the file already has; the file as it is, where it asks for these. Raises
+    RequestError where an answer would be lost."""
     import pyarrow as pa
 
     from raycase.io.row_labels import LABEL, OPEN, read_asked
@@ -139,14 +141,17 @@ def _with_answers(flags: ClassifyFlags, ask: pa.Table | None, answers: RowLabels
     from raycase.io.storage import locate
 
     if ask is None or flags.ask is None or not locate(flags.ask).exists():
-        return ask
-    there, ids = read_asked(flags.ask), [*map(str, ask[ID].to_pylist())]
-    lost = {*there} - {*ids} - {*(answers.rows if answers else ())}
+        return ask, None
+    there, ids = read_asked(flags.ask), [str(each).strip() for each in ask[ID].to_pylist()]
+    given = {name: label or "" for (_, name), label in answers.label_of.items()} if answers else {}
+    given |= dict(zip(ids, ask[LABEL].to_pylist(), strict=True))
+    lost = [name for name, label in there.items() if label != OPEN and given.get(name) not in (label, OPEN)]
     got = f"got {flags.ask} with {len(lost):,} answers that are not in --answers; they would be lost"
     check_problems({f"--ask: expected a new file, {got}": lost})
     asked = zip(ids, ask[LABEL].to_pylist(), strict=True)
     labels = [there.get(name, label) if label == OPEN else label for name, label in asked]
-    return ask.set_column(ask.column_names.index(LABEL), LABEL, pa.array(labels))
+    table = ask.set_column(ask.column_names.index(LABEL), LABEL, pa.array(labels))
+    return table, locate(flags.ask).read() if [*there] == ids else None
 
 
 def _ask_endpoint(flags: ClassifyFlags, ask: pa.Table, condition: str | None, labels: Sequence[str]) -> None:

@@ -23,7 +23,8 @@ from raycase.io.storage import Location
 
 KEY = "OPENAI_API_KEY"  # the variable with the key
 NONE = "none"  # the reply for a text that states nothing of the condition
-TIMEOUT, WAITS = 60.0, (1.0, 4.0, 15.0)  # seconds for a reply, and before each further try
+TIMEOUT, WAITS = 60.0, (1.0, 4.0, 15.0, 60.0)  # seconds for a reply, and before each further try: limits are by minute
+MOST_BYTES = 2**22  # of a reply
 AGAIN = (408, 409, 429, 500, 502, 503, 504)  # statuses after which a request is tried again
 PROMPT = """You label texts. The question: what does the text state about "{condition}"?
 Reply with one of these labels and nothing else, spelled as here:
@@ -66,14 +67,14 @@ def answer_rows(
     save: Callable[[pa.Table], None],
 ) -> pa.Table:
     """The table with the labels of rows that were open; `save` gets it after each answer. Raises WorkError for an
-    endpoint that refuses, and notes what stays open."""
+    endpoint that refuses or gives no reply, and notes what stays open."""
     lines = log.read().decode().splitlines() if log.exists() else []
     prompt = PROMPT.format(condition=condition, labels="\n".join(labels))
     ids, texts, answers = (ask[name].to_pylist() for name in (ID, TEXT, LABEL))
     for i in [i for i, answer in enumerate(answers) if answer == OPEN]:
         text = f"<text>\n{(texts[i] or '').replace('</text>', '')}\n</text>"
         messages = [{"role": "system", "content": prompt}, {"role": "user", "content": text}]
-        for wait in (0.0, *endpoint.waits):
+        for tried, wait in enumerate((0.0, *endpoint.waits)):
             if endpoint.limit is not None and len(lines) >= endpoint.limit:
                 note(f"--ask-limit: {answers.count(OPEN):,} rows stay open after {len(lines):,} requests")
                 return ask
@@ -88,10 +89,9 @@ def answer_rows(
                 ask = ask.set_column(ask.column_names.index(LABEL), LABEL, pa.array(answers))
                 save(ask)
                 break
-            if isinstance(status, int) and status != 200 and status not in AGAIN:
-                raise WorkError(
-                    f"--ask-endpoint: expected a reply of {endpoint.url}, got status {status}; see {log.uri}"
-                )
+            if status != 200 and (tried == len(endpoint.waits) or (isinstance(status, int) and status not in AGAIN)):
+                got = f"status {status}" if isinstance(status, int) else status
+                raise WorkError(f"--ask-endpoint: expected a reply of {endpoint.url}, got {got}; see {log.uri}")
     if left := answers.count(OPEN):
         note(f"--ask-endpoint: {left:,} rows stay open, for their replies were no label; see {log.uri}")
     return ask
@@ -108,8 +108,8 @@ def _request(endpoint: Endpoint, messages: list[dict[str, str]]) -> tuple[int | 
         request = Request(url, json.dumps(body).encode(), headers)
     try:
         with build_opener(_NoRedirect).open(request, timeout=endpoint.timeout) as response:
-            reply = json.load(response)["choices"][0]["message"]["content"]
-        return 200, str(reply).strip()
+            reply = json.loads(response.read(MOST_BYTES))["choices"][0]["message"]["content"]
+        return 200, reply.strip() if isinstance(reply, str) else ""
     except HTTPError as error:
         return error.code, ""
     except (OSError, HTTPException, ValueError, LookupError, TypeError) as error:

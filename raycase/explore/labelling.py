@@ -15,7 +15,7 @@ from itertools import islice
 import numpy as np
 import pyarrow as pa
 
-from raycase.errors import RequestError, note
+from raycase.errors import note
 from raycase.explore.answered import LearnedLabels, learn
 from raycase.explore.classify import (
     AT_ONCE,
@@ -37,8 +37,8 @@ from raycase.explore.promise import (
     steps_of,
 )
 from raycase.index.answers import STATED
-from raycase.index.index import Index, text_column
-from raycase.index.lance_files import OFFSET, lance_errors
+from raycase.index.index import Index, names_at, text_column
+from raycase.index.lance_files import OFFSET
 from raycase.index.rows import BATCH_ROWS
 from raycase.index.topk import Blocks
 from raycase.io.row_labels import DRAWN, LABEL, OPEN, RANDOM, ROUND, RowLabels, find_rows
@@ -159,19 +159,18 @@ def _learn(
     labels_LJ = label_vectors(index, labels, condition, joined=at is not None)
     there = index.ids([condition], where).sort_by(OFFSET)
     offsets_N, ids = there[OFFSET].to_numpy(), [*map(str, there[ID].to_pylist())]
-    names = ids if answers.column == ID else _texts(index, offsets_N)
-    if names is None:
-        raise RequestError(f"--answers: expected the column {ID}, for the index keeps no texts, got {TEXT}")
-    places = find_rows(answers.rows, names, answers.uri, answers.column)
-    place_of = {label: i for i, label in enumerate(labels)}
+    places = find_rows(answers, lambda column: names_at(index, column, offsets_N))
+    class_of: dict[str | None, int] = {label: i for i, label in enumerate((*labels, None))}
     answer_N, (drawn_N, checked_N), order_N = np.full(len(ids), -1), np.zeros((2, len(ids)), bool), random_order(ids)
-    answer_N[places] = [len(labels) if label is None else place_of[label] for label in answers.labels]
-    drawn_N[places] = answers.drawn
+    copied_N = np.zeros(len(ids), bool)
+    for at_M, label, drawn in zip(places, answers.labels, answers.drawn, strict=True):
+        drawn_N[at_M] = drawn & (drawn_N[at_M] | (answer_N[at_M] < 0))
+        answer_N[at_M], copied_N[at_M[1:]] = class_of[label], True
     if promises:
         checked_N = check_sample(order_N, drawn_N, (answer_N >= 0) & ~drawn_N)
         if later := int((drawn_N & ~checked_N).sum()):
             note(f"--answers: {later:,} random rows come after one without an answer: learned from, not checked")
-    learned_N = (answer_N >= 0) & ~checked_N
+    learned_N = (answer_N >= 0) & ~checked_N & ~copied_N  # of several rows with the text of an answer, from one
     vectors_MJ = labels_LJ[:0]
     if learned_N.any():
         under_MD = index.vectors_at(condition, offsets_N[learned_N])
@@ -189,9 +188,7 @@ def _learn(
 
 def _texts(index: Index, offsets_N: np.ndarray) -> list[str] | None:
     """The texts of rows; None where the index keeps none."""
-    text = text_column(index, None)
-    with lance_errors(index.root):
-        return index.dataset.take(offsets_N, columns=[text])[text].to_pylist() if text else None
+    return names_at(index, TEXT, offsets_N) if text_column(index, None) else None
 
 
 def promise(rows: Rows, wanted: Wanted, looks: int, labels: int, classes: int) -> Promised:
@@ -268,11 +265,10 @@ def rows_to_ask(
     are checked; or all that are open, where these are no more. Some of the uncertain ones may have been checked."""
     if ((rows.answer < 0) & ~promised.rows).sum() <= count:
         return [], np.flatnonzero(~rows.learned & ~promised.rows).tolist()
-    random = 0 if promised.enough else count // 2
-    uncertain = _uncertain(rows, count - random, vectors_at, texts_at)
+    uncertain = _uncertain(rows, count - (0 if promised.enough else count // 2), vectors_at, texts_at)
     is_left_N = rows.answer < 0
     is_left_N[uncertain] = False
-    return rows.order[is_left_N[rows.order]][:random].tolist(), uncertain
+    return rows.order[is_left_N[rows.order]][: count - len(uncertain)].tolist(), uncertain
 
 
 def _uncertain(

@@ -464,6 +464,15 @@ def text_column(index: Index, asked: str | None) -> str | None:
     return None
 
 
+def names_at(index: Index, column: str, offsets_N: np.ndarray) -> list[Any]:
+    """What answers name the rows at these offsets by, their ids or texts: N. Raises RequestError."""
+    of = ID if column == ID else text_column(index, None)
+    if of is None:
+        raise RequestError(f"--answers: expected ids of rows of {index.root.uri}, which keeps no texts, got texts")
+    with lance_errors(index.root):
+        return [*index.dataset.take(offsets_N, columns=[of])[of].to_pylist()]
+
+
 def why_unweighed(index: Index, asked: str | None, model: str | None) -> str | None:
     """Why the words of an index's texts in the column that was asked cannot be weighed; None where they can."""
     if text_column(index, asked) is None:

@@ -3,7 +3,10 @@
 Shapes: Q queries, C conditions, D dimensions.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -17,7 +20,7 @@ from raycase.index.lance_files import CUT, IndexMetadata
 from raycase.index.rows import remembered
 from raycase.io.storage import fingerprint
 from raycase.io.vectors import l2_normalize
-from raycase.models.configs import EmbedderConfig, check_known, check_room
+from raycase.models.configs import EmbedderConfig, check_alike, check_known, check_room
 from raycase.models.embedder import Embedder, as_texts, each_condition
 from raycase.models.registry import resolve_embedder
 from raycase.models.taught import Taught
@@ -60,6 +63,13 @@ class QueryEncoder:
         """The model."""
         return resolve_query_encoder(self.metadata, self.model).load()
 
+    def take_model(self, former: QueryEncoder) -> None:
+        """Take the loaded model of a former version of the index, which knows the conditions as this one has them."""
+        encoder: Any = former.encoder
+        if self.metadata.taught != former.metadata.taught:
+            encoder = encoder.with_taught(*Taught.from_texts(self.metadata.taught, self.uri), only=True)
+        self.encoder = encoder
+
     def embed(
         self, sentences: Sequence[str], condition: str | None, named: str = "query", *, phrases: bool = False
     ) -> np.ndarray:
@@ -86,12 +96,23 @@ class QueryEncoder:
             return remembered(self.asked, condition, ASKED, kept)
 
     def spelled(self, asked: str | None) -> str | None:
-        """A condition as the index has it: as it was asked, else one of the same normal form, else that form."""
-        names = self.metadata.conditions
+        """A condition as the index has it: as it was asked, else one of the same normal form, else one taught or kept
+        that the model reads alike, such as "Place" and "place", else that form."""
+        names = {**self.metadata.conditions, **self.metadata.taught}
         if asked is None or asked in names:
             return asked
         normal = normal_words(asked)
-        return normal if normal in names else next((one for one in names if normal_words(one) == normal), normal)
+        of_form = sorted((one for one in names if normal_words(one) == normal), key=normal.__ne__)
+        alike = (one for one in [*self.metadata.taught, *self.metadata.kept] if self._is_alike(one, normal))
+        return of_form[0] if of_form else next(alike, normal)
+
+    def _is_alike(self, *both: str) -> bool:
+        if len({*map(str.casefold, both)}) > 1:
+            return False
+        with suppress(RequestError):
+            check_alike(self.encoder.config.prepare(both, None), both, "condition")
+            return False
+        return True
 
     def condition_for(self, asked: str | None, exact: bool = False) -> str | None:
         """The condition of the index that is searched for the one that was asked."""

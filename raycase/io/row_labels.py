@@ -7,7 +7,7 @@ which a promise is checked, and `round` has the number of the file.
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -28,18 +28,18 @@ MOST_LABELS = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class RowLabels:
-    """N answers. column: `id` or `text`, by which rows are named; labels: None where the text does not state the
-    condition; drawn: (N,) bool, at random wherever the row stands; rounds: the largest number of a round, or 0."""
+    """N answers. label_of: by the column that names a row, `id` or `text`, and its name; None where the text states
+    nothing. drawn: (N,) bool, at random wherever the row stands; rounds: the largest number of one, or 0."""
 
     uri: str
-    column: str
-    rows: list[str]
-    labels: list[str | None]
+    label_of: dict[tuple[str, str], str | None]
     drawn: np.ndarray
     rounds: int
 
-    def __len__(self) -> int:
-        return len(self.rows)
+    @property
+    def labels(self) -> list[str | None]:
+        """The label of each."""
+        return [*self.label_of.values()]
 
     @property
     def names(self) -> list[str]:
@@ -47,30 +47,29 @@ class RowLabels:
         return sorted({label for label in self.labels if label is not None})
 
 
-NO_ANSWERS = RowLabels(uri="", column=ID, rows=[], labels=[], drawn=np.empty(0, bool), rounds=0)
+NO_ANSWERS = RowLabels(uri="", label_of={}, drawn=np.empty(0, bool), rounds=0)
 
 
 def read_row_labels(uris: str | Sequence[str], flag: str = "--answers") -> RowLabels:
-    """Read answers: CSV, JSONL or Parquet, all by `id` where every file has it. Blanks at the ends of a label, and how
-    its letters are composed, do not count. Raises RequestError for files without answers, a row that has two labels,
-    and too many labels."""
+    """Read answers: CSV, JSONL or Parquet, by `id` where a file has it. Blanks at the ends of a label, and how its
+    letters are composed, do not count. Raises RequestError for files without answers, a row that has two labels, and
+    too many labels."""
     files = [file for uri in ([uris] if isinstance(uris, str) else uris) for file in find_input(uri, flag)]
-    column, uri = ID if all(ID in peek(file).names for file in files) else TEXT, ", ".join(file.uri for file in files)
-    label_of: dict[str, str | None] = {}
+    uri = ", ".join(file.uri for file in files)
+    label_of: dict[tuple[str, str], str | None] = {}
     spelled: defaultdict[str, set[str]] = defaultdict(set)
-    drawn: dict[str, bool] = {}
+    drawn: dict[tuple[str, str], bool] = {}
     rounds, left_open = 0, 0
-    for where, name, value, mark, number in chain.from_iterable(_read(file, column, flag) for file in files):
+    for where, column, name, value, mark, number in chain.from_iterable(_read(file, flag) for file in files):
         if value == OPEN:
             left_open += 1
             continue
         label = normal_words(value) or None
         if label is not None:
             spelled[label].add(value)
-        if label_of.setdefault(name, label) != label:
-            several = " and ".join(repr(each) if each else "none" for each in (label_of[name], label))
-            raise RequestError(f"{where}: expected one label of {name!r:.80}, got {several}")
-        drawn[name] = drawn.get(name, True) and mark == RANDOM
+        if (other := label_of.setdefault((column, name), label)) != label:
+            raise _two_labels(where, name, other, label)
+        drawn[column, name] = drawn.get((column, name), True) and mark == RANDOM and column == ID
         rounds = max(rounds, number)
     none_there = f"{flag}: expected rows with a label in {uri}, got none"
     got = f"{flag}: expected at most {MOST_LABELS:,} labels in {uri}, got {len(spelled):,}"
@@ -79,8 +78,7 @@ def read_row_labels(uris: str | Sequence[str], flag: str = "--answers") -> RowLa
         note(f"{flag}: {' and '.join(map(repr, sorted(ways)))} are read as one label")
     if left_open:
         note(f"{flag}: {left_open:,} rows of {uri} have no answer yet ({OPEN})")
-    marks = np.array([drawn[name] for name in label_of], bool)
-    return RowLabels(uri=uri, column=column, rows=[*label_of], labels=[*label_of.values()], drawn=marks, rounds=rounds)
+    return RowLabels(uri=uri, label_of=label_of, drawn=np.array([*drawn.values()], bool), rounds=rounds)
 
 
 def csv_bytes(table: pa.Table) -> bytes:
@@ -91,14 +89,21 @@ def csv_bytes(table: pa.Table) -> bytes:
 
 
 def read_asked(uri: str, flag: str = "--ask") -> dict[str, str]:
-    """The labels that stand in an ask file, by id."""
-    read = (each for file in find_input(uri, flag) for each in _read(file, ID, flag))
-    return {name: normal_words(value) for _, name, value, _, _ in read if value != OPEN}
+    """What stands as label in an ask file, by id."""
+    read = (each for file in find_input(uri, flag) for each in _read(file, flag))
+    return {name: normal_words(value) for _, _, name, value, _, _ in read}
 
 
-def _read(file: InputFile, column: str, flag: str) -> Iterator[tuple[str, str, str, Any, int]]:
-    """How a message names each row of a file, the row's name and label, `drawn` and the number of the round."""
+def _two_labels(where: str, name: str, *labels: str | None) -> RequestError:
+    several = " and ".join(repr(each) if each else "none" for each in labels)
+    return RequestError(f"{where}: expected one label of {name!r:.80}, got {several}")
+
+
+def _read(file: InputFile, flag: str) -> Iterator[tuple[str, str, str, str, Any, int]]:
+    """How a message names each row of a file; the column that names the row, its name and label, `drawn` and the number
+    of the round."""
     there = peek(file).names
+    column = ID if ID in there else TEXT
     columns = read_columns(file, [column, LABEL, *(name for name in (DRAWN, ROUND) if name in there)], flag)
     none = [None] * len(columns[LABEL])
     every = zip(columns[column], columns[LABEL], columns.get(DRAWN, none), columns.get(ROUND, none), strict=True)
@@ -111,21 +116,28 @@ def _read(file: InputFile, column: str, flag: str) -> Iterator[tuple[str, str, s
             {
                 f"{where}: expected words in {column!r}, got none; fix or remove the row": not name,
                 f"{where}: expected a number in {ROUND!r}, got {visible(number, MOST_LABEL)}": not digits,
+                f"{where}: expected a number in {ROUND!r} beside {RANDOM!r}, got none": mark == RANDOM and not number,
             }
         )
-        yield where, name, OPEN if label.strip() == OPEN else label, mark, int(digits[1] or 0) if digits else 0
+        yield where, column, name, OPEN if label.strip() == OPEN else label, mark, int(digits[1] or 0) if digits else 0
 
 
-def find_rows(rows: Sequence[str], there: Sequence[Any], uri: str, column: str, flag: str = "--answers") -> np.ndarray:
-    """The place among `there`, ids or texts, of each row that was named: (N,). Raises RequestError for one that is
-    not there."""
-    place: dict[str, int] = {}
-    for i, name in enumerate(there):
-        place.setdefault(str(name).strip(), i)
-    if missing := [name for name in rows if name not in place]:
+def find_rows(answers: RowLabels, names_of: Callable[[str], Sequence[Any]], flag: str = "--answers") -> list[list[int]]:
+    """The places of all rows that each answer names, by what the rows have in a column. Raises RequestError for an
+    answer without a row, and for a row with two labels."""
+    places: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    for column in {column for column, _ in answers.label_of}:
+        for i, name in enumerate(names_of(column)):
+            places[column, str(name).strip()].append(i)
+    if missing := [row for row in answers.label_of if row not in places]:
         more = f" and {len(missing) - 1:,} others" if len(missing) > 1 else ""
         raise RequestError(
-            f"{flag}: expected the {column} of a row that is looked at in each answer of {uri}, got "
-            f"{missing[0]!r:.80}{more}, which is not among them"
+            f"{flag}: expected the {missing[0][0]} of a row that is looked at in each answer of {answers.uri}, got "
+            f"{missing[0][1]!r:.80}{more}, which is not among them"
         )
-    return np.array([place[name] for name in rows], np.int64)
+    of_row: dict[int, str | None] = {}
+    for named, label in answers.label_of.items():
+        for i in places[named]:
+            if (other := of_row.setdefault(i, label)) != label:
+                raise _two_labels(f"{flag}: {answers.uri}", named[1], other, label)
+    return [places[named] for named in answers.label_of]

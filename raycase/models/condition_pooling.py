@@ -41,7 +41,7 @@ from raycase.models.embedder import Embedder, Texts, as_texts, each_condition
 from raycase.models.fine_tuned import starting_encoder
 from raycase.models.pairs import ConditionCache, Encoded, accepted_pairs, check_accepted, encoded, prepare
 from raycase.models.taught import Taught, model_hash
-from raycase.models.teaching import Lesson, stated_labels
+from raycase.models.teaching import Lesson, distinct, stated_labels
 from raycase.tokens.basis import TokenBasis, typical_conditions
 from raycase.tokens.states import StateReader, TokenStates, layer_numbers
 from raycase.tokens.stored import StoredStates, StoredTokens
@@ -166,8 +166,8 @@ class ConditionPooling(Embedder):
         taught = {each.condition: each.numbers for each in config.taught}
         self.memory = ConditionCache(config.states_dim, taught=taught)
 
-    def with_taught(self, *taught: Taught) -> Self:
-        config = self.config.knowing(*taught)
+    def with_taught(self, *taught: Taught, only: bool = False) -> Self:
+        config = (replace(self.config, taught=()) if only else self.config).knowing(*taught)
         with self.lock:
             view: Self = object.__new__(type(self))
             view.__dict__.update(self.__dict__)  # with the lock: the encoder is the same
@@ -208,23 +208,22 @@ class ConditionPooling(Embedder):
         self, tokens: FlatTokens, unconditional_NP: torch.Tensor, labels: Sequence[str | None], condition: str
     ) -> Taught:
         """`teach` by what the head keeps of the texts, and f(s) of each."""
-        [condition], device, (rows, numbers) = (
-            each_condition(condition, ["a"]),
-            tokens.values.device,
-            stated_labels(labels),
-        )
+        [condition], device = each_condition(condition, ["a"]), tokens.values.device
+        rows, numbers = stated_labels(labels)
         check_room(self.config, [condition], "condition")
         if not all(part.isfinite().all() for part in (tokens.keys, tokens.values, unconditional_NP)):
             raise RequestError(f"texts: expected texts whose states by {self.config.name} are finite, got others")
+        rows = rows[distinct(unconditional_NP[rows], numbers)]
+        numbers = stated_labels([labels[row] for row in rows])[1]
         with self.lock:
             states_CW = torch.from_numpy(self._states([condition, *typical_conditions()], {})).to(device)
         spread_W = states_CW[1:].std(0, correction=0)
         lesson = Lesson(
             head=copy.deepcopy(self.head).to(device),  # stored tokens are in the processor's memory
-            tokens=replace(tokens, values=tokens.values[:, : self.dim]),
-            unconditional=unconditional_NP,
+            tokens=replace(tokens, values=tokens.values[:, : self.dim]).take(rows),
+            unconditional=unconditional_NP[rows],
             label=torch.from_numpy(numbers).to(device),
-        ).take(rows)
+        )
         taught_W, gained, figures = lesson.taught(states_CW[0], spread_W)
         return Taught(
             condition=condition,

@@ -27,6 +27,7 @@ RATE, STEPS, TEMPERATURE, L2 = 0.05, 40, 0.1, 0.03
 FOLDS, NEAREST = 5, 10
 LEAST_ERRORS = 1.5  # standard errors by which the share must grow
 MOST_TOKENS = 2**15  # of the answers that are learnt from
+SAME = 0.9999  # cosine above which unconditional vectors are of one text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +125,21 @@ def stated_labels(labels: Iterable[str | None]) -> tuple[np.ndarray, np.ndarray]
         got = f"{several} of {len(names)} labels" if len(names) else "none"
         raise RequestError(f"labels: expected two labels with two texts each, or more of both, got {got}; add answers")
     return rows, numbers
+
+
+def distinct(unconditional_NP: Tensor, label_N: np.ndarray) -> np.ndarray:
+    """The places of N answers without those of a text that has the same label before them: else a text that is held out
+    would be learned from, too."""
+    unit_NP, label, place = (
+        F.normalize(unconditional_NP.float(), dim=-1),
+        torch.from_numpy(label_N),
+        torch.arange(len(label_N)),
+    )
+    new = []
+    for at in place.split(1024):
+        is_same = (unit_NP[at] @ unit_NP.T > SAME).cpu() & (label[at, None] == label) & (place < at[:, None])
+        new.append(at[~is_same.any(1)])
+    return torch.cat(new).numpy()
 
 
 def _judged(unit_ND: np.ndarray, label_N: np.ndarray, held_N: np.ndarray) -> np.ndarray:

@@ -71,7 +71,7 @@ class LiveIndex:
                     if newest.metadata.model != own.model:
                         got = newest.metadata.name
                         raise RequestError(f"expected an index of {own.name}, got one of {got}; restart the service")
-                    newest.query_encoder.encoder = self.index.encoder
+                    newest.query_encoder.take_model(self.index.query_encoder)
                     self.index = newest
             except (RequestError, WorkError) as error:
                 note(f"still using the open version of the index: {first_line(error)}")
@@ -83,7 +83,7 @@ class Service:
     """A loaded model, by the name that strangers know it by, and an open index of it."""
 
     name: str
-    encoder: Embedder
+    loaded: Embedder
     live: LiveIndex | None
     hidden: Mapping[str, str] = field(default_factory=dict)  # a path that no message shows -> what stands there instead
 
@@ -93,7 +93,7 @@ class Service:
         if settings.index is None:
             assert settings.model is not None, "check_serve gives the default"
             name, encoder = public_name(settings.model), resolve_embedder(settings.model).load()
-            return cls(name=name, encoder=encoder, live=None, hidden={settings.model: name})
+            return cls(name=name, loaded=encoder, live=None, hidden={settings.model: name})
         limits = Limits(token_memory=int(settings.memory * 2**30))
 
         def opened() -> Index:
@@ -103,7 +103,12 @@ class Service:
         live = LiveIndex(opened)
         index, name = live.index, public_name(live.index.metadata.name)
         hidden = dict.fromkeys((index.root.uri, index.root.path, settings.index), "the index") | {index.model: name}
-        return cls(name=name, encoder=index.encoder, live=live, hidden=hidden)
+        return cls(name=name, loaded=index.encoder, live=live, hidden=hidden)
+
+    @property
+    def encoder(self) -> Embedder:
+        """The model, with what the newest index was taught."""
+        return self.live.newest().encoder if self.live else self.loaded
 
     # --------------------------------------------------------------------------------------------------- embeddings
 

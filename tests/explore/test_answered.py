@@ -131,8 +131,10 @@ def test_wrong_answers_are_refused(home, tmp_path):
     ask("--answers: expected at most 1,000 labels", [(i, f"label {i}") for i in range(10_000)])
     ask("--answers: expected labels of --labels, got 'c'", [(0, "a"), (1, "c")], labels=("a", "b"))
     ask("--answers: .*, row 0: expected a number in 'round', got x", [(0, "a", "x")], "id,label,round")
+    ask("--answers: .*, row 0: expected a number in 'round' beside", [(0, "a", "random")], "id,label,drawn")
     ask("--labels: expected texts that the model reads differently", [(0, "Dog"), (1, "dog")])
     two = [(0, "a"), (1, "b")]
+    ask("--labels: expected labels other than", two, labels=("a", "b", "?"))
     ask("--stated: expected none beside --answers", two, stated=True)
     ask("--ask: expected --precision beside it", two, ask=str(tmp_path / "ask.csv"))
     ask("--recall: expected --precision beside it", two, recall=0.9)
@@ -146,3 +148,27 @@ def test_spellings_of_a_label_are_one(home, tmp_path, capsys):
     file = answers(tmp_path / "a.csv", [(0, "caf\u00e9"), (1, "cafe\u0301"), (2, "bar"), (3, " bar")])
     assert [*classify(asked(home, tmp_path, file))["labels"]] == ["bar", "caf\u00e9"]
     assert "are read as one label" in capsys.readouterr().err
+
+
+def test_all_rows_with_the_text_of_an_answer_keep_it(home, tmp_path):
+    rows = storing.texts(30) + [{**row, "id": row["id"] + 100} for row in storing.texts(10)]
+    output = storing.stored_under(tmp_path / "b", storing.model_folder(tmp_path), rows, CONDITION)
+    index, label = storing.indexed(tmp_path / "i.lance", output), lambda i: LABELS[int(i) % 2]
+    files = [answers(tmp_path / "text.csv", [(row["text"], label(row["id"])) for row in rows[:12]], "text,label")]
+    ask = {"index": index, "labels": LABELS, "precision": 0.9, "asked_rows": 8}
+    for round_ in range(9):  # by text, and by the ids of the rows that are asked for
+        file = tmp_path / f"{round_}.csv"
+        result = classify(asked(home, tmp_path, *files, **ask, ask=str(file)))
+        found = pq.read_table(tmp_path / "labels.parquet").to_pylist()
+        assert all(row["label"] == label(row["id"]) for row in found if row["answered"])
+        assert result["decided"] == 22 or round_
+        if not result["open"]:
+            break
+        lines = [line.replace('"?"', f'"{label(line.split(",")[0])}"') for line in file.read_text().splitlines()[1:]]
+        file.write_text("\n".join(["id,text,label,drawn,round", *lines]) + "\n")
+        files.append(str(file))
+    assert result["decided"] == 40
+    other = answers(tmp_path / "other.csv", [(101, LABELS[0])])
+    refuse(
+        asked(home, tmp_path, files[0], other, index=index), "--answers: .* one label of '101', got .* and", classify
+    )

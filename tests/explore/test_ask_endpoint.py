@@ -63,10 +63,10 @@ def answered(url, ask, tmp_path, **options):
 
 def test_open_rows_get_a_label_or_none_and_nothing_else(tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "very secret")
-    with serving("red", "none", "the color is red", " blue\n") as (url, got):
+    with serving("red", "none", None, "the color is red", " blue\n") as (url, got):
         labels, log = answered(url, table("?", "blue", "?", "?"), tmp_path)
     assert labels == ["red", "blue", "", "blue"]
-    assert log == [("0", 200), ("2", 200), ("3", 200), ("3", 200)]
+    assert log == [("0", 200), ("2", 200), *[("3", 200)] * 3]
     path, body, key = got[0]
     assert (path, key, body["model"], body["temperature"]) == ("/v1/chat/completions", "Bearer very secret", "m", 0)
     system, user = (message["content"] for message in body["messages"])
@@ -87,7 +87,14 @@ def test_errors_and_slow_replies_are_tried_again_and_nonsense_stays_open(tmp_pat
 def test_what_will_not_pass_ends_the_work(tmp_path, status):
     with serving("red", status) as (url, got), pytest.raises(WorkError, match=f"got status {status}"):
         answered(url, table("?", "?", "?"), tmp_path)
-    assert len(got) == 2 and read_asked(str(tmp_path / "ask.csv")) == {"0": "red"}
+    assert len(got) == 2 and read_asked(str(tmp_path / "ask.csv"))["0"] == "red"
+
+
+@pytest.mark.parametrize("reply", [429, 0.6, "broken"])
+def test_an_endpoint_that_gives_no_reply_ends_the_work(tmp_path, reply):
+    with serving("red", reply) as (url, got), pytest.raises(WorkError, match=r"got status 429|got \w+Error"):
+        answered(url, table("?", "?", "?"), tmp_path)
+    assert len(got) == 4 and [*read_asked(str(tmp_path / "ask.csv")).values()] == ["red", "?", "?"]
 
 
 def test_a_cap_counts_all_requests_and_work_goes_on_where_it_was(tmp_path, capsys):
@@ -105,7 +112,8 @@ def test_where_nothing_can_be_asked(tmp_path):
         check_askable(table("?").drop_columns(["text"]), LABELS)
     with pytest.raises(RequestError, match="expected labels without 'none'"):
         check_askable(table("?"), (*LABELS, "none"))
-    labels, log = answered("http://127.0.0.1:9/v1/", table("?"), tmp_path)
-    assert labels == ["?"] and [status for _, status in log] == ["URLError"] * 3
+    with pytest.raises(WorkError, match="got URLError"):
+        answered("http://127.0.0.1:9/v1/", table("?"), tmp_path)
+    assert (tmp_path / "ask.csv.log.jsonl").read_text().count("URLError") == 3
     with pytest.raises(RequestError, match="expected a URL such as"):
         answered("nowhere", table("?"), tmp_path)

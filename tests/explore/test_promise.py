@@ -214,8 +214,14 @@ def test_no_answer_in_an_ask_file_is_lost(index, tmp_path):
     classify(ClassifyFlags(**flags))  # the same rows: what stands there stays
     assert file.read_text() == lines and lines.count('"?"') == 9
     first = next(iter(read_asked(str(file))))
+    file.write_text(noted := lines.replace("\n", ",mine\n").replace("round,mine", "round,note"))  # one more column
+    classify(ClassifyFlags(**flags))
+    assert file.read_text() == noted and [*read_asked(str(file)).values()].count("?") == 9
+    file.write_text(lines)
     (tmp_path / "a.csv").write_text(f"id,label\n7,{LABELS[0]}\n9,{LABELS[1]}\n")
     (tmp_path / "o.parquet").unlink()
     other = flags | {"answers": (str(tmp_path / "a.csv"),), "where": f"id <> {first}"}
-    refuse(ClassifyFlags(**other), "--ask: expected a new file, got .* with 1 answers that are not in", classify)
+    (wrong := tmp_path / "b.csv").write_text(f"id,label\n{first},{LABELS[1]}\n9,{LABELS[0]}\n")
+    for bad in (other, flags | {"answers": (str(wrong),)}):  # one that lacks an answer, and one that has another
+        refuse(ClassifyFlags(**bad), "--ask: expected a new file, got .* with 1 answers that are not in", classify)
     assert file.read_text() == lines and not (tmp_path / "o.parquet").exists()

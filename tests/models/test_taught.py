@@ -103,6 +103,14 @@ def test_the_rule_of_a_gain(more, gained):
     assert is_gain(np.array(more)) == gained
 
 
+def test_copies_of_a_text_are_one_answer(model, taught):
+    once = answers(250)
+    twice = model.teach(*(each * 2 for each in once), ASKED)
+    assert (twice.answers, twice.figures, twice.gained) == (taught.answers, taught.figures, taught.gained)
+    with pytest.raises(ValueError, match="expected two labels with two texts each"):
+        model.teach(["red a"] * 4 + ["dog a"] * 4, ["r"] * 4 + ["d"] * 4, ASKED)
+
+
 def test_few_answers_and_many(model, taught, monkeypatch):
     few = model.teach(["red a", "red b", "dog a", "dog b"], ["r", "r", "d", "d"], ASKED)
     assert few.answers == 4 and np.isfinite(few.numbers).all()

@@ -20,9 +20,11 @@ from mcp.client.stdio import StdioServerParameters
 from served import app_of, client_of, refusal
 
 import raycase
+from raycase.commands.teach import TeachFlags, teach
 from raycase.errors import WorkError
 from raycase.index.index import Index
 from raycase.serve import service as module
+from raycase.serve.schema import SearchRequest
 from raycase.serve.service import LiveIndex, Service
 from raycase.serve.settings import ServeFlags, check_serve, free_port
 
@@ -199,6 +201,31 @@ def test_a_new_version_is_taken_once_in_a_while_with_the_model_that_is_loaded(li
     assert live.on(rows) == 65 and live.on(lambda index: index.encoder) is encoder
     ask = lambda index: index.search(["dog"], "color", 65)["id"].to_pylist()  # noqa: E731 said in one line
     assert live.on(ask) == ask(Index.open(str(tmp_path / "i.lance")))
+
+
+def test_what_the_index_is_taught_and_forgets_is_known_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "CHECKED", -1.0)
+    model = storing.model_folder(tmp_path, **storing.TEACHABLE)
+    index = storing.indexed(tmp_path / "i.lance", storing.stored(tmp_path / "a", model, storing.texts(120)))
+    service = Service.load(check_serve(ServeFlags(index=index)))
+    asked = SearchRequest(queries=["a red dress"], condition="What they wear", k=120)
+
+    def found():
+        scores = [each["score"] for each in service.search(asked)["answers"][0]]
+        return scores, service.embed(["a red dress"], ["what they wear"])[0].vector
+
+    by_words, vector = found()
+    texts, labels = storing.answers(120)
+    lines = [json.dumps({"text": text, "label": label}) for text, label in zip(texts, labels, strict=True)]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")
+    flags = {"index": index, "condition": "what they wear"}
+    assert teach(TeachFlags(**flags, answers=str(tmp_path / "a.jsonl")))["gained"]
+    taught, taught_vector = found()
+    assert taught != by_words and np.abs(taught_vector - vector).max() > 0.01
+    own = Index.open(index).search(["a red dress"], "what they wear", 120)["score"].to_pylist()
+    assert taught == pytest.approx(own, abs=1e-6)
+    teach(TeachFlags(**flags, forget=True))
+    assert found()[0] == pytest.approx(by_words, abs=1e-6) and (found()[1] == vector).all()
 
 
 def test_what_cannot_be_opened_is_not_taken(live, home, tmp_path, capsys, monkeypatch):
