@@ -81,7 +81,7 @@ run("train", "case", *pairs, "--loss", "absolute", "--output", "fit", *encoder, 
 
 main(["hello"])
 
-client, _ = client_of(Service(name="m", encoder=None, live=None))
+client, _ = client_of(Service(name="m", loaded=None, live=None))
 assert client.post("/count", json={"queries": ["a", "b"]}).json() == {"queries": 2}
 
 with pytest.raises(SystemExit, match="0"):
