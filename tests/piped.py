@@ -1,4 +1,5 @@
-"""A driver for tests: theirs, ours, theirs, in Ray Data with a checkpoint. python piped.py INPUT FOLDER MODEL [ids]
+"""A driver for tests: theirs, ours, theirs, in Ray Data with a checkpoint. python piped.py INPUT FOLDER MODEL [ids
+CONDITION...]
 
 ids: by numbers that the input has, in the column `id`, in place of `read_rows`.
 """
@@ -24,13 +25,14 @@ def slow(table):
     return table
 
 
-def run(source, folder, model, ids=""):
+def run(source, folder, model, ids="", *conditions):
     options = {"prompt": "concat-sc", "pooling": "mean"}
-    conditions = ["color"] if ids else ["color", "animal"]
+    conditions = conditions or ["color", "animal"]
     config = raycase.ProcessorConfig(model=model, options=options, conditions=conditions, batch_size=50, num_cpus=0.5)
     process = raycase.build_processor(config)
     if ids:
-        DataContext.get_current().checkpoint_config = RowCheckpoint(f"{folder}/state", id_column="id")
+        state = RowCheckpoint(f"{folder}/state", id_column="id", rows_per_id=len(conditions))
+        DataContext.get_current().checkpoint_config = state
         rows = ray.data.read_parquet(source, **SMALL)
     else:
         rows = read_rows(source, ["text"], RowCheckpoint(f"{folder}/state", rows_per_id=2), **SMALL)

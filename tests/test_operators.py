@@ -64,6 +64,7 @@ def test_rows_and_reasons_of_a_hostile_table_are_those_of_the_job(tiny_model, tm
     assert dict(zip(rejected["id"].to_pylist(), rejected["rejected"].to_pylist(), strict=True)) == reasons
     assert {*reasons.values()} >= {"null text", "empty text", "invalid UTF-8", "vector not finite"}
     assert found["embedding"].is_null().equals(pc.is_valid(found["rejected"]))
+    assert all(chunk.values.null_count == 0 for chunk in found["embedding"].chunks), "Lance takes no null inside a null"
     good = found.filter(pc.is_null(found["rejected"]))
     for name in ("id", "condition", "text", "year"):
         assert good[name].to_pylist() == wanted[name].to_pylist()

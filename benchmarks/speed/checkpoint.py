@@ -41,21 +41,26 @@ def make(folder, rows):
 
 
 def by_intervals(folder, rows, rows_per_id=1):
+    import numpy as np
     import pyarrow.fs
 
-    from raycase.io.row_ids import committed
+    from raycase.io.row_ids import ROW_BITS, committed, holds, left_of
+    from raycase.io.source import Span
 
     done, seconds = timed(lambda: committed(pyarrow.fs.LocalFileSystem(), folder, "row_id", rows_per_id))
     first_U, there_U = starts(rows)
-    left, plan = timed(lambda: [first for first in first_U.tolist() if len(done.gaps(first, first + UNIT_ROWS).starts)])
+    mask, at = (1 << ROW_BITS) - 1, {"rows": UNIT_ROWS, "at": 0, "length": 0, "bytes": 0}
+    spans = [Span(file=first >> ROW_BITS, start=first & mask, **at) for first in first_U.tolist()]
+    kept, plan = timed(lambda: [left_of(span, done) is not None for span in spans])
+    left = first_U[np.array(kept)].tolist()
     assert left == first_U[~there_U].tolist()
-    _, filtering = timed(lambda: done.holds(some_ids(first_U)))
+    _, filtering = timed(lambda: holds(done, some_ids(first_U)))
     return {
         "load_s": seconds,
         "plan_s": plan,
         "filter_s": filtering,
         "bytes": done.nbytes,
-        "intervals": len(done.starts),
+        "intervals": len(done) // 2,
     }
 
 

@@ -11,10 +11,11 @@ from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from raycase.encoder.chunks import Chunking
 from raycase.encoder.model_files import DEFAULT_MODEL
-from raycase.errors import RequestError, WorkError, check_problems, names_arguments, normal_words
+from raycase.errors import check_problems, names_arguments, normal_words
 from raycase.io.reader import ROW, check_rows, read_conditions, without
 from raycase.io.schema import (
     BASIS,
@@ -36,7 +37,7 @@ from raycase.io.schema import (
     without_views,
 )
 from raycase.job.results import Encoding, RowPairs, VectorResult
-from raycase.job.steps import cut_rows, encode_rows, failing_rows, prepare_rows
+from raycase.job.steps import cut_rows, encode_rows, failing_rows
 from raycase.job.stored_tokens import open_tokens, pooled, token_model
 from raycase.models.configs import EmbedderConfig, check_alike
 from raycase.models.embedder import Embedder, as_texts
@@ -87,11 +88,9 @@ class Embed:
         names = _conditions(conditions, resolve_embedder(model, **choices))
         unknown = f"on_unknown: expected one of {', '.join(get_args(OnUnknown))}, got {on_unknown!r}"
         both = f"expected conditions or condition_column, got {names} and {condition_column!r}"
-        is_both = names and condition_column is not None
         cut = f"chunk: expected at least 1 token, and fewer in overlap, got {chunk} and overlap {overlap}"
-        is_cut = bool(chunk or overlap)
-        wrong = {unknown: on_unknown not in get_args(OnUnknown), both: is_both}
-        check_problems(wrong | {cut: is_cut and not 0 <= overlap < (chunk or 0)})
+        wrong = {unknown: on_unknown not in get_args(OnUnknown), both: names and condition_column is not None}
+        check_problems(wrong | {cut: not 0 <= overlap < (chunk or 1)})
         self.model: Embedder = load(model, **choices, **options)
         columns = Columns(texts=(text_column,), id=None, condition=condition_column, keep=(), types={})
         chunking = Chunking(tokens=chunk, overlap=overlap) if chunk else None
@@ -109,38 +108,29 @@ class Embed:
         rows, rejections = check_rows(batch, pairs.columns)
         rows, empty = cut_rows(rows, self.encoding)
         try:
-            table, _ = encode_rows(self.model, self.encoding, rows, prepare_rows(rows, self.encoding))
-        except (RequestError, WorkError):
-            raise
+            table, _ = encode_rows(self.model, self.encoding, rows)
         except Exception as error:
-            bad = failing_rows(self.model, self.encoding, rows, "encoding a batch", error)
-            rows, failed = without(rows, bad)
+            rows, failed = without(rows, failing_rows(self.model, self.encoding, rows, "encoding a batch", error))
+            table, _ = encode_rows(self.model, self.encoding, rows)
             rejections += failed
-            table, _ = encode_rows(self.model, self.encoding, rows, prepare_rows(rows, self.encoding))
-        rejections += empty
+        renamed = {name: name for name in (*places, CONDITION)} | {PAIR_TRUNCATED: TRUNCATED, PAIR_REJECTED: REJECTED}
+        given = table.select([*renamed]).rename_columns(renamed).append_column(ROW, rows[ROW].take(table[ROW_OF_PAIR]))
         refused = [
-            (each.row, under, each.reason)
-            for each in rejections
+            {ROW: each.row, CONDITION: under, REJECTED: each.reason}
+            for each in (*rejections, *empty)
             for under in pairs.conditions or ([None] if own is None else _read_conditions(batch[own][each.row]))
         ]
-        numbers = rows[ROW].to_numpy()[table[ROW_OF_PAIR].to_numpy()]
-        row_N = np.concatenate([numbers, np.array([row for row, _, _ in refused], np.int64)])
-        under = [*table[CONDITION].to_pylist(), *(under for _, under, _ in refused)]
-        reasons = [*table[PAIR_REJECTED].to_pylist(), *(reason for _, _, reason in refused)]
-        vectors_ND = np.pad(embedding_numbers(table[EMBEDDING]), ((0, len(refused)), (0, 0)))
-        null_N = np.array([reason is not None for reason in reasons], bool)
-        truncated_N = np.pad(table[PAIR_TRUNCATED].to_numpy(), (0, len(refused))) & ~null_N
-        none = pa.nulls(len(refused), pa.int64())
-        added = {name: pa.chunked_array([*table[name].chunks, none]) for name in places} | {
-            CONDITION: pa.array(under, pa.string()),
-            EMBEDDING: embedding_array(vectors_ND, null_N=null_N),
-            TRUNCATED: pa.array(truncated_N),
-            REJECTED: pa.array(reasons, pa.string()),
-        }
-        order = pa.array(np.argsort(row_N, stable=True))
-        repeated = batch.drop_columns([own] if own in ADDED else []).take(pa.array(row_N).take(order))
-        for name, column in added.items():
-            repeated = repeated.append_column(name, column.take(order))
+        schema = pa.schema({ROW: pa.int64(), CONDITION: pa.string(), REJECTED: pa.string()})
+        others = pa.Table.from_pylist(refused, schema)
+        every = pa.concat_tables([given, others], promote_options="default")
+        has_vector = pc.is_null(every[REJECTED])
+        vectors_ND = np.pad(embedding_numbers(table[EMBEDDING]), ((0, len(refused)), (0, 0)))  # no null inside a null
+        every = every.append_column(EMBEDDING, embedding_array(vectors_ND, null_N=~has_vector.to_numpy()))
+        at = every.schema.get_field_index(TRUNCATED)
+        every = every.set_column(at, TRUNCATED, pc.and_kleene(has_vector, every[TRUNCATED])).sort_by(ROW)  # stable
+        repeated = batch.drop_columns([own] if own in ADDED else []).take(every[ROW])
+        for name in (*places, *ADDED):
+            repeated = repeated.append_column(name, every[name])
         return repeated
 
 
@@ -178,7 +168,7 @@ class Pool:
             check_once(name, batch.column_names, "a batch")
         ids = pa.nulls(len(batch), pa.string())
         rows = pa.table({ID: ids, CODES: batch[CODES], UNCONDITIONAL_PART: batch[UNCONDITIONAL_PART]})
-        table, _ = encode_rows(self.model, self.encoding, rows, None)
+        table, _ = encode_rows(self.model, self.encoding, rows)
         others, added = batch.drop_columns(own).take(table[ROW_OF_PAIR]), table.select([CONDITION, EMBEDDING])
         schema = pa.schema([*others.schema, *added.schema], others.schema.metadata)
         return pa.table([*others.columns, *added.columns], schema=schema)  # a table without columns can append none
@@ -190,8 +180,8 @@ class ProcessorConfig:
 
     model, conditions, condition_column, text_column, chunk: as of `raycase.Embed`, whose further arguments are
     `options`. tokens: an output of `raycase embed --any-condition`, of whose rows vectors are pooled under the
-    conditions, as by `raycase.Pool`. concurrency: actors, each with one model; (MIN, MAX): as work asks for.
-    num_cpus, num_gpus, accelerator_type: of each actor, as of `map_batches`; batch_size: the rows of a batch.
+    conditions, as by `raycase.Pool`. concurrency: the most actors, each with one model, or (MIN, MAX), where MIN must
+    leave CPUs to read and to write. batch_size: the rows of a batch; the others: of each actor, as of `map_batches`.
     """
 
     model: str | None = None

@@ -89,10 +89,8 @@ def read_arrow(spans: pa.Table, *, encoding: Encoding) -> Iterator[pa.Table]:
 def read_rows_of(planned: PlannedSpan, encoding: Encoding) -> Iterator[tuple[pa.Table, pa.Table]]:
     """The rows of each unit of a span, in the column `CHUNKS` those of documents, and those rejected, in order."""
     for rows, rejected in _read_files(planned, encoding.pairs):
-        if encoding.pairs.chunking is not None:
-            rows, rejections = cut_rows(rows, encoding)
-            rejected = rejected_table(planned.files[0].uri, rejections, rejected)
-        yield rows, rejected
+        rows, rejections = cut_rows(rows, encoding)
+        yield rows, rejected_table(planned.files[0].uri, rejections, rejected)
 
 
 def cut_rows(rows: pa.Table, encoding: Encoding) -> tuple[pa.Table, list[Rejection]]:
@@ -253,8 +251,6 @@ class EncodeUnits:
         """Encode a unit; rows at which the tokenizer or the encoder fails are rejected, unless any text fails."""
         try:
             return self._encode(unit)
-        except (RequestError, WorkError):
-            raise
         except Exception as error:
             what = f"encoding rows from {unit.start} of {unit.uri}"
             return self.rejecting(unit, failing_rows(self.system, self.encoding, unit.rows, what, error))
@@ -268,8 +264,7 @@ class EncodeUnits:
     def _encode(self, unit: ReadUnit) -> EncodedUnit:
         """Encode a unit. Raises what the tokenizer and the encoder raise."""
         began = time.time()
-        prepared = prepare_rows(unit.rows, self.encoding) if unit.prepared is None else unit.prepared
-        pairs, encoded = encode_rows(self.system, self.encoding, unit.rows, prepared)
+        pairs, encoded = encode_rows(self.system, self.encoding, unit.rows, unit.prepared)
         table, reasons = accepted(pairs)
         _, rejections = without(unit.rows, {row: (reason, "") for row, reason in reasons.items()})
         seconds = time.time() - began
@@ -295,12 +290,15 @@ def failing_rows(
 ) -> dict[int, tuple[Reason, str]]:
     """The rows at which the tokenizer or the encoder fails, by their number, with the error; they are found by halves.
 
-    error: that of all rows together. Raises WorkError where memory ran out, or the encoder fails at any text.
+    error: that of all rows together, which is raised where it is for people. Raises WorkError where memory ran out, or
+    the encoder fails at any text.
     """
+    if isinstance(error, (RequestError, WorkError)):
+        raise error
 
     def failing(rows: pa.Table, first: int) -> dict[int, tuple[Reason, str]]:
         try:
-            encode_rows(system, encoding, rows, prepare_rows(rows, encoding))
+            encode_rows(system, encoding, rows)
         except Exception as error:
             _check_memory(what, error)
             if len(rows) == 1:
@@ -334,12 +332,13 @@ def _check_memory(what: str, error: Exception) -> None:
 
 
 def encode_rows(
-    system: LoadedSystem, encoding: Encoding, rows: pa.Table, prepared: Prepared | None
+    system: LoadedSystem, encoding: Encoding, rows: pa.Table, prepared: Prepared | None = None
 ) -> tuple[pa.Table, Encoded]:
     """The pairs of checked rows, in their order: id, condition, the kept columns and those that were computed, the
     number of the row (`ROW_OF_PAIR`), whether its text was cut (`PAIR_TRUNCATED`), and why the pair is rejected, or
-    null (`PAIR_REJECTED`). And what was computed, for its counts."""
+    null (`PAIR_REJECTED`). And what was computed, for its counts. prepared: None to tokenise here."""
     pairs, result = encoding.pairs, encoding.result
+    prepared = prepare_rows(rows, encoding) if prepared is None else prepared
     encoded = result.compute(system, prepared, rows)
     texts, row_T = text_rows(rows, pairs)
     text_N, conditions = pairs_of(texts, pairs)

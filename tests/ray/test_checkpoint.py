@@ -16,6 +16,8 @@ from helpers import ROOT, sentences, wait_for
 from ray import cloudpickle
 from ray.data import DataContext
 
+from raycase.ray.checkpoint import RowCheckpoint, read_rows
+
 pytestmark = pytest.mark.cluster
 ROWS, FILES = 1200, 24
 
@@ -56,21 +58,27 @@ def test_a_pipeline_by_ids_of_its_own_goes_on(run, source, tmp_path):
     held = [source / f"{i:02d}.parquet" for i in range(10, FILES)]
     for file in held:
         file.rename(tmp_path / file.name)
-    run("ids")
+    run("ids", "color")
     for file in held:
         (tmp_path / file.name).rename(file)
-    run("ids")
+    run("ids", "color")
     assert written(tmp_path, "id") == dict.fromkeys(range(ROWS), 1)
 
 
-def test_the_rows_of_one_number_stay_in_one_file(run, source, tmp_path):
+@pytest.mark.parametrize(("ids", "column"), [((), "row_id"), (("ids", "color", "animal"), "id")])
+def test_the_rows_of_one_number_stay_in_one_file(run, source, tmp_path, ids, column):
     """However small Ray's blocks shall be; a file with half of them, and its checkpoint, would lose the other half."""
-    run(target_max_block_size=1500)
+    run(*ids, target_max_block_size=1500)
     for file in (tmp_path / "out").glob("*.parquet"):
-        assert {*Counter(pq.read_table(file)["row_id"].to_pylist()).values()} == {2}
-    assert len(written(tmp_path, "row_id")) == ROWS
-    run()  # with all done
-    assert written(tmp_path, "row_id").total() == 2 * ROWS
+        assert {*Counter(pq.read_table(file)[column].to_pylist()).values()} == {2}
+    assert len(written(tmp_path, column)) == ROWS
+    run(*ids)  # with all done
+    assert written(tmp_path, column).total() == 2 * ROWS
+
+
+def test_a_column_that_is_called_as_the_numbers_is_refused(source, tmp_path):
+    with pytest.raises(ValueError, match="expected the column 'id' once"):
+        read_rows(str(source), ["id", "text"], RowCheckpoint(str(tmp_path / "state"), id_column="id"))
 
 
 @pytest.mark.long

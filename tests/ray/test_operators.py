@@ -1,5 +1,7 @@
 """raycase in pipelines of Ray Data: what other people's sources and sinks give and take; the processor."""
 
+import datetime
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -8,6 +10,7 @@ import storing
 from ray.data import ActorPoolStrategy
 
 import raycase
+from raycase.ray.processor import _mapped
 
 pytestmark = pytest.mark.cluster
 COUNT = 40
@@ -72,16 +75,24 @@ def test_a_processor_pools_stored_tokens(cluster, tmp_path):
     assert {row["condition"] for row in found.take_all()} == {"animal"}
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"concurrency": (2, 1)}, "^concurrency: expected a number, or .MIN, MAX., from 1 on, got .2, 1."),
-        ({"tokens": "out", "conditions": "a", "chunk": 3}, "^expected a configuration that Pool takes, got: .*'chunk'"),
-    ],
-)
-def test_a_wrong_configuration_is_refused(options, said):
-    with pytest.raises(ValueError, match=said):
-        raycase.build_processor(raycase.ProcessorConfig(**options))
+@pytest.mark.parametrize("concurrency", [0, (2, 1), (0, 1)])
+def test_a_wrong_configuration_is_refused(concurrency):
+    with pytest.raises(ValueError, match=r"m.._size must be [<>]= "):
+        raycase.build_processor(raycase.ProcessorConfig(concurrency=concurrency))
+
+
+def test_a_column_keeps_its_type_where_its_values_still_fit():
+    """A half was cut to a whole number where the column had whole ones before."""
+    vector = pa.list_(pa.field("item", pa.float32(), nullable=False), 2)
+    types = {"small": pa.int32(), "day": pa.date32(), "vector": vector, "words": pa.binary()}
+    fields = [pa.field(name, type_, metadata={"form": "a"}) for name, type_ in types.items()]
+    rows = pa.table([[1, 2], [None, 7], [[1, 0], None], [b"a", b"b"]], schema=pa.schema(fields))
+    assert _mapped(rows, dict).schema.equals(rows.schema, check_metadata=True)
+    halves = _mapped(rows, lambda row: row | {"small": row["small"] / 2, "vector": row["vector"] and [0.6, 0.8]})
+    assert halves["vector"].chunk(0).values.to_pylist()[2:] == [0, 0], "Lance takes no null inside a null"
+    assert halves["small"].to_pylist() == [0.5, 1.0] and halves["vector"].type == rows["vector"].type
+    later = _mapped(rows, lambda row: row | {"day": datetime.datetime(2026, 1, 1, 12), "words": str(row["words"])})
+    assert later["day"][0].as_py().hour == 12 and later["words"].type == pa.string()
 
 
 @pytest.mark.long
