@@ -24,7 +24,7 @@ from benchmarks.quality.columns import labelled_parser, tables_of
 from benchmarks.turns import finish
 from raycase.evaluation.metrics import auc
 from raycase.explore.answered import learn
-from raycase.explore.classify import join_vectors, nearest_labels
+from raycase.explore.classify import join_vectors
 from raycase.explore.labelling import Rows, Wanted, promise, rows_to_ask
 from raycase.explore.promise import check_sample
 from raycase.io.vectors import l2_normalize
@@ -51,7 +51,7 @@ def few_shots(vectors_ND, class_N, labels_LD, dim, shots, draw):
         for i in (0, 1)
     )
     learned = learn(vectors_ND[answered], label_A, labels_LD[frequent], dim)
-    zero_M = nearest_labels(vectors_ND[left], labels_LD[frequent])[0]
+    zero_M = (vectors_ND[left] @ labels_LD[frequent].T).argmax(1)
     few_M = learned.probabilities(vectors_ND[left]).argmax(1)
     return [macro_f1(found_M, label_M, len(rows)) for found_M in (zero_M, few_M)]
 
@@ -80,8 +80,8 @@ def rounds(vectors_ND, class_N, labels_LD, dim, texts, draw):
         checked_N = check_sample(order_N, drawn_N, (answer_N >= 0) & ~drawn_N)
         learned_N = (answer_N >= 0) & ~checked_N
         of_each = learn(vectors_ND[learned_N], answer_N[learned_N], labels_LD, dim).probabilities(vectors_ND)
-        more = {"best": of_each.argmax(1), "share": of_each.max(1), "margin": np.empty(0), "stated": np.empty(0)}
-        rows = Rows(order=order_N, answer=answer_N, checked=checked_N, **more)
+        best_N, share_N = of_each.argmax(1), of_each.max(1)
+        rows = Rows(order=order_N, answer=answer_N, checked=checked_N, best=best_N, share=share_N)
         promised = promise(rows, Wanted(precision=PRECISION), looks + 1, labels, of_each.shape[1])
         looks, given_N = promised.looks, promised.rows & (answer_N < 0)
         asked = rows_to_ask(

@@ -18,7 +18,6 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
 from raycase.errors import needs_package
-from raycase.explore.classify import label_cosines
 from raycase.io.vectors import l2_normalize
 
 LEAST, LEAST_OF_EACH = 10, 2  # answers, and of each label, without which no probability is given
@@ -32,8 +31,8 @@ UNCHECKED = np.array([1.0, 2.0])  # how scores and cosines are mixed where answe
 class LearnedLabels:
     """What was learned. mix: (2,), of scores and cosines; unsure: why its probabilities mean nothing, or None."""
 
-    vectors: np.ndarray  # (L, J) of the labels, less their middle where there is one
-    middle: np.ndarray | None  # (J,) of the answers, which cosines with labels are taken from
+    vectors: np.ndarray  # (K, J) of the labels, less their middle where there is one; for none their mean
+    middle: np.ndarray  # (J,) of the answers, or 0, which cosines with labels are taken from
     dim: int  # D
     classifier: Any
     mix: np.ndarray
@@ -41,8 +40,8 @@ class LearnedLabels:
 
     def probabilities(self, vectors_BJ: np.ndarray) -> np.ndarray:
         """Of each class: (B, K)."""
-        scores_BK = class_scores(self.classifier, l2_normalize(vectors_BJ[:, : self.dim]))
-        cosines_BK = class_cosines(vectors_BJ, self.vectors, self.middle, scores_BK.shape[1])
+        scores_BK = self.classifier.predict_log_proba(l2_normalize(vectors_BJ[:, : self.dim]))
+        cosines_BK = l2_normalize(vectors_BJ - self.middle) @ self.vectors.T
         return softmax(self.mix[0] * scores_BK + self.mix[1] * cosines_BK, axis=1)
 
 
@@ -52,18 +51,18 @@ def learn(vectors_NJ: np.ndarray, class_N: np.ndarray, labels_LJ: np.ndarray, di
     vectors_ND, labels_LD = (l2_normalize(of[:, :dim]) for of in (vectors_NJ, labels_LJ))
     classes = len(labels_LD) + bool((class_N == len(labels_LD)).any())
     of_each_K = np.bincount(class_N, minlength=classes)
-    mix, why, middle_J = UNCHECKED, None, None
+    mix, why, middle_J = UNCHECKED, None, np.zeros(labels_LJ.shape[1], np.float32)
     if len(class_N) >= LEAST:
         middle_J, labels_LJ = vectors_NJ.mean(0), l2_normalize(labels_LJ - labels_LJ.mean(0))
+    labels_KJ = np.concatenate([labels_LJ, labels_LJ.mean(0, keepdims=True)])[:classes]
     if (few := LEAST - len(class_N)) > 0:
         why = f"{len(class_N)} answers are too few to check them; it takes {few} more"
     elif lacking := np.maximum(LEAST_OF_EACH - of_each_K, 0).sum():
         why = f"some labels have fewer than {LEAST_OF_EACH} answers; it takes {lacking} more"
     else:
-        cosines_NK = class_cosines(vectors_NJ, labels_LJ, middle_J, classes)
-        mix = best_mix(vectors_ND, class_N, labels_LD, cosines_NK)
+        mix = best_mix(vectors_ND, class_N, labels_LD, l2_normalize(vectors_NJ - middle_J) @ labels_KJ.T)
     classifier = fit(vectors_ND, class_N, labels_LD, classes)
-    return LearnedLabels(vectors=labels_LJ, middle=middle_J, dim=dim, classifier=classifier, mix=mix, unsure=why)
+    return LearnedLabels(vectors=labels_KJ, middle=middle_J, dim=dim, classifier=classifier, mix=mix, unsure=why)
 
 
 def fit(vectors_ND: np.ndarray, class_N: np.ndarray, labels_LD: np.ndarray, classes: int) -> Any:
@@ -77,21 +76,6 @@ def fit(vectors_ND: np.ndarray, class_N: np.ndarray, labels_LD: np.ndarray, clas
     return LogisticRegression(C=LOOSENESS, max_iter=1000).fit(every, class_of, sample_weight=weights)
 
 
-def class_scores(classifier: Any, vectors_BD: np.ndarray) -> np.ndarray:
-    """Logarithms of probabilities, up to a constant of the row: (B, K)."""
-    scores = classifier.decision_function(vectors_BD)
-    return scores if scores.ndim > 1 else np.stack([-scores / 2, scores / 2], axis=1)
-
-
-def class_cosines(
-    vectors_BJ: np.ndarray, labels_LJ: np.ndarray, middle_J: np.ndarray | None, classes: int
-) -> np.ndarray:
-    """Cosines with the labels, and for none their mean: (B, K)."""
-    vectors_BJ = vectors_BJ if middle_J is None else l2_normalize(vectors_BJ - middle_J)
-    cosines_BL = label_cosines(vectors_BJ, labels_LJ)
-    return np.concatenate([cosines_BL, cosines_BL.mean(1, keepdims=True)], axis=1)[:, :classes]
-
-
 def best_mix(vectors_ND: np.ndarray, class_N: np.ndarray, labels_LD: np.ndarray, cosines_NK: np.ndarray) -> np.ndarray:
     """`LearnedLabels.mix` by which answers that were left out are most likely."""
     from sklearn.model_selection import StratifiedKFold
@@ -102,7 +86,7 @@ def best_mix(vectors_ND: np.ndarray, class_N: np.ndarray, labels_LD: np.ndarray,
         cuts = [*parts.split(vectors_ND, class_N)]
     for kept, left in cuts:
         classifier = fit(vectors_ND[kept], class_N[kept], labels_LD, cosines_NK.shape[1])
-        scores_NK[left] = class_scores(classifier, vectors_ND[left])
+        scores_NK[left] = classifier.predict_log_proba(vectors_ND[left])
 
     def loss(mix: np.ndarray) -> float:
         logits_NK = mix[0] * scores_NK + mix[1] * cosines_NK

@@ -22,6 +22,7 @@ from raycase.models.configs import check_alike
 
 MARGIN = "margin"
 AT_ONCE = 2**22  # cosines of rows and labels that are held
+Join = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def join_vectors(under_ND: np.ndarray, unconditional_NP: np.ndarray) -> np.ndarray:
@@ -29,75 +30,53 @@ def join_vectors(under_ND: np.ndarray, unconditional_NP: np.ndarray) -> np.ndarr
     return np.concatenate([under_ND, unconditional_NP], axis=1) / np.sqrt(np.float32(2))
 
 
-def unconditional_at(index: Index, condition: str | None) -> Callable[[np.ndarray], np.ndarray] | None:
-    """The unconditional vectors of rows under a condition by their offset, (B,) -> (B, P); None where some lack it."""
-    if condition is None or not index.metadata.unconditional:
-        return None
+def label_vectors(
+    index: Index, labels: Sequence[str], condition: str | None, *, stated: bool = False
+) -> tuple[np.ndarray, Join]:
+    """Unit vectors of labels as phrases that answer a condition, (L, J), and what makes those of rows from their
+    offsets and vectors under it: (B,), (B, D) -> (B, J). Raises RequestError, also where it must know what is stated
+    and does not."""
+    index.check_conditional([] if condition is None else [condition], phrases=True, stated=stated)
+    check_alike(index.encoder.config.prepare(labels, None), labels, "--labels")
+    labels_LD = index.embed(labels, condition, "--labels", phrases=True)
     under, none = index.ids([condition]).sort_by(OFFSET), index.ids([None])
     place_N = pc.index_in(under[ID], value_set=none[ID])
     if place_N.null_count:
-        return None
+        return labels_LD, lambda _, under_BD: under_BD
     offsets_N, unconditional_N = offsets_of(under), offsets_of(none.take(place_N))
-    return lambda offsets_B: index.vectors_at(None, unconditional_N[np.searchsorted(offsets_N, offsets_B)])
+
+    def join(offsets_B: np.ndarray, under_BD: np.ndarray) -> np.ndarray:
+        return join_vectors(under_BD, index.vectors_at(None, unconditional_N[np.searchsorted(offsets_N, offsets_B)]))
+
+    return join_vectors(labels_LD, index.embed(labels, None, "--labels")), join
 
 
-def label_vectors(index: Index, labels: Sequence[str], condition: str | None, *, joined: bool) -> np.ndarray:
-    """Unit vectors of labels as phrases that answer a condition, joined with those without one or not: (L, J) float32.
-    Raises RequestError."""
-    index.check_conditional([] if condition is None else [condition], phrases=True, stated=False)
-    check_alike(index.encoder.config.prepare(labels, None), labels, "--labels")
-    under_LD = index.embed(labels, condition, "--labels", phrases=True)
-    return join_vectors(under_LD, index.embed(labels, None, "--labels")) if joined else under_LD
+def row_vectors(blocks: Blocks, join: Join, labels: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Offsets and vectors, (B, J), of the rows in these blocks, few enough for so many labels."""
+    for offsets_B, under_BD in parts(blocks(), max(1, min(BATCH_ROWS, AT_ONCE // labels))):
+        yield offsets_B, join(offsets_B, under_BD.numpy())
 
 
-def row_vectors(
-    blocks: Blocks, at: Callable[[np.ndarray], np.ndarray] | None, step: int
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Offsets and vectors of the rows in these blocks, (B, J); at: `unconditional_at`."""
-    for offsets_B, vectors_BD in parts(blocks(), step):
-        under_BD = vectors_BD.numpy()
-        yield offsets_B, under_BD if at is None else join_vectors(under_BD, at(offsets_B))
-
-
-def label_cosines(vectors_BJ: np.ndarray, labels_LJ: np.ndarray) -> np.ndarray:
-    """How near each label is to each of B unit vectors: (B, L)."""
-    return (vectors_BJ @ labels_LJ.T).clip(-1, 1)
-
-
-def nearest_labels(vectors_BJ: np.ndarray, labels_LJ: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The label nearest to each of B unit vectors, of equal ones the first; its cosine; by how much that is above the
-    second: three of (B,)."""
-    cosines_BL = label_cosines(vectors_BJ, labels_LJ)
-    second_B2 = np.partition(cosines_BL, -2)[:, -2:]
-    return cosines_BL.argmax(1), second_B2[:, 1], second_B2[:, 1] - second_B2[:, 0]
+def best_of(of_each_BL: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The place of each row's largest number, of equal ones the first; it; how far it is above the second: three of
+    (B,)."""
+    second_B2 = np.partition(of_each_BL, -2)[:, -2:]
+    return of_each_BL.argmax(1), second_B2[:, 1], second_B2[:, 1] - second_B2[:, 0]
 
 
 def label_rows(
-    index: Index,
-    condition: str | None,
-    blocks: Blocks,
-    *,
-    labels: Sequence[str],
-    stated: bool = False,
+    index: Index, condition: str | None, blocks: Blocks, *, labels: Sequence[str], stated: bool = False
 ) -> pa.Table:
     """The rows in these blocks, which are under a condition of the index: id, label, score and margin; and whether the
     row states something of the condition, where the model knows. stated: without a label where it states nothing."""
-    index.check_conditional([] if condition is None else [condition], phrases=True, stated=stated)
-    at = unconditional_at(index, condition)
-    labels_LJ = label_vectors(index, labels, condition, joined=at is not None)
+    labels_LJ, join = label_vectors(index, labels, condition, stated=stated)
     names, tables, knows_stated = pa.array(labels), [], index.gives_stated(condition)
-    step = max(1, min(BATCH_ROWS, AT_ONCE // len(labels)))
-    for offsets_B, vectors_BJ in row_vectors(blocks, at, step):
-        label_B, score_B, margin_B = nearest_labels(vectors_BJ, labels_LJ)
+    for offsets_B, vectors_BJ in row_vectors(blocks, join, len(labels)):
+        label_B, score_B, margin_B = best_of((vectors_BJ @ labels_LJ.T).clip(-1, 1))
         states_B = index.stated_at(str(condition), offsets_B) if knows_stated else np.ones(len(label_B))
         has_none_B = (states_B < LEAST_STATED) & stated
         with lance_errors(index.root):
-            ids = index.dataset.take(offsets_B, columns=[ID])[ID]
-        columns = {
-            ID: ids,
-            LABEL: names.take(pa.array(label_B, mask=has_none_B)),
-            SCORE: pa.array(score_B),
-            MARGIN: pa.array(margin_B),
-        }
-        tables.append(pa.table(columns | ({STATED: pa.array(states_B)} if knows_stated else {})))
+            columns = {ID: index.dataset.take(offsets_B, columns=[ID])[ID]}
+        columns |= {LABEL: names.take(pa.array(label_B, mask=has_none_B)), SCORE: score_B, MARGIN: margin_B}
+        tables.append(pa.table(columns | ({STATED: states_B} if knows_stated else {})))
     return pa.concat_tables(tables)

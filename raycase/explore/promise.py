@@ -13,7 +13,6 @@ look.
 Shapes: P rows that the model did not learn from, some of them checked.
 """
 
-from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import takewhile
 from math import ceil, floor, log
@@ -25,16 +24,6 @@ DOUBT = 0.05  # chance that a promise fails, over all rounds
 STEPS = 20  # confidences at which a promise is tried: of a twentieth of the rows, of two twentieths …
 ENOUGH = 30  # wrong rows of the check sample at the promised precision, by which it is large enough
 EPSILON = 1e-9  # of products of shares and rows
-
-
-@dataclass(frozen=True, kw_only=True)
-class Promise:
-    """Of the rows with at least this confidence (infinity: nothing is promised), so many are checked, and so many of
-    these wrong."""
-
-    confidence: float
-    checked: int
-    wrong: int
 
 
 def random_order(ids: list[str]) -> np.ndarray:
@@ -72,10 +61,10 @@ def steps_of(confidence_P: np.ndarray) -> list[float]:
 
 def promise_precision(
     confidence_P: np.ndarray, checked_P: np.ndarray, right_P: np.ndarray, share: float, level: float
-) -> Promise | None:
-    """The loosest promise that the model is right for at least this share of rows; None: no test could succeed.
-    right_P: of those that are checked."""
-    tests: list[tuple[float, Promise, float]] = []  # the chance that is expected, and the one that is found
+) -> float | None:
+    """The loosest confidence from which on the model is right for at least this share of rows; infinity: no such
+    promise; None: no test could succeed. right_P: of those that are checked."""
+    tests: list[tuple[float, float, float]] = []  # the chance that is expected, the one that is found, the confidence
     for confidence in steps_of(confidence_P):
         is_in_P = confidence_P >= confidence
         of_checked = is_in_P & checked_P
@@ -84,14 +73,12 @@ def promise_precision(
         if hypergeom.cdf(0, rows, too_many, checked) <= level:
             doubt = checked * (1 - confidence_P[is_in_P].mean())
             expected, found = (float(hypergeom.cdf(count, rows, too_many, checked)) for count in (round(doubt), wrong))
-            tests.append((expected, Promise(confidence=confidence, checked=checked, wrong=wrong), found))
+            tests.append((expected, found, confidence))
     if not tests:
         return None
-    best = Promise(confidence=np.inf, checked=0, wrong=0)
-    begin = min(range(len(tests)), key=lambda at: tests[at][0])
-    for _, promise, _ in takewhile(lambda test: test[2] <= level, tests[begin:]):
-        best = promise
-    return best
+    begin = np.argmin([expected for expected, _, _ in tests])
+    passed = [*takewhile(lambda test: test[1] <= level, tests[begin:])]
+    return passed[-1][2] if passed else np.inf
 
 
 def promise_recall(
@@ -99,10 +86,9 @@ def promise_recall(
 ) -> float:
     """The strictest of these confidences above which at least this share of rows with a label gets the right one, by C
     checked rows that have one; -inf where no promise can be made. Tested from the loosest, which misses least."""
-    kept = -np.inf
-    for confidence in reversed(steps):
-        missed = len(right_C) - int((right_C & (confidence_C >= confidence)).sum())
-        if binom.cdf(missed, len(right_C), 1 - share) > level:
-            break
-        kept = confidence
-    return kept
+
+    def doubt(confidence: float) -> float:
+        right = int((right_C & (confidence_C >= confidence)).sum())
+        return float(binom.cdf(len(right_C) - right, len(right_C), 1 - share))
+
+    return max(takewhile(lambda confidence: doubt(confidence) <= level, reversed(steps)), default=-np.inf)

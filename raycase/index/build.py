@@ -99,22 +99,18 @@ def build(
     Until all is done the former index is the one that opens. Raises RequestError, and WorkError, also where another
     build is at work.
     """
-    began = time.time()
+    began, root = time.time(), locate(output)
     import_lance()
-    root = locate(output)
     sources = [open_written(uri, "--embeddings") for uri in embeddings]
     with lance_errors(root), held(root, "_building.lock", other_build(root)):
         former = mark_of(root / READY_FILE)
         ready = _open_ready(root, shards, overwrite=overwrite)
         if ready is None:
-            wanted = f"expected a finished index at {root.uri} and no --overwrite beside it, got "
-            wanted += f"{'both' if overwrite else 'none'}; build it with --embeddings alone"
+            must = f"expected a finished index at {root.uri} and no --overwrite beside it, got "
+            must += f"{'both' if overwrite else 'none'}; build it with --embeddings alone"
             none = "--embeddings: expected an output of `raycase embed` for a new index, got none"
-            problems = {f"--delete: {wanted}": delete is not None, f"--replace: {wanted}": replace, none: not sources}
-            check_problems(problems)
+            check_problems({f"--delete: {must}": delete is not None, f"--replace: {must}": replace, none: not sources})
         dataset, metadata = ready[1:] if ready else (None, _new_metadata(sources[0]))
-        if dataset is not None and (not root.is_local or dataset.version != dataset.latest_version):
-            dataset.restore()  # behind it may be what a killed build wrote; Lance refuses commits of others from now on
         rows, settings = metadata.rows, metadata.settings
         metadata.vector_index = vector_index or metadata.vector_index
         metadata.exact_below, metadata.shards = exact_below or metadata.exact_below, shards or metadata.shards
@@ -172,6 +168,8 @@ def _open_ready(root: Location, shards: int | None, *, overwrite: bool) -> Versi
     if ready and shards not in (None, ready.metadata.shards):
         had = f"expected {ready.metadata.shards}, as {root.uri} has, or --overwrite beside another number"
         raise RequestError(f"--shards: {had}, got {shards}")
+    if ready and (not root.is_local or ready.dataset.version != ready.dataset.latest_version):
+        ready.dataset.restore()  # behind it may be what a killed build wrote; Lance refuses others' commits from now on
     return ready
 
 

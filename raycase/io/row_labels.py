@@ -7,12 +7,10 @@ which a promise is checked, and `round` has the number of the file.
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from pyarrow import csv
 
@@ -20,21 +18,22 @@ from raycase.errors import MOST_LABEL, RequestError, check_problems, is_utf8, no
 from raycase.io.inputs import find_input, peek
 from raycase.io.reader import read_columns
 from raycase.io.schema import ID, TEXT
-from raycase.io.source import InputFile
 
 LABEL, DRAWN, RANDOM, ROUND, OPEN = "label", "drawn", "random", "round", "?"
-MOST_LABELS = 1000
+MOST_LABELS, FLAG = 1000, "--answers"
+NUMBER = re.compile(r"([0-9]{1,6})(\.0*)?|")
+RowName = tuple[str, str]  # the column that names a row, `id` or `text`, and its name there
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowLabels:
-    """N answers. label_of: by the column that names a row, `id` or `text`, and its name; None where the text states
-    nothing. drawn: (N,) bool, at random wherever the row stands; rounds: the largest number of one, or 0."""
+    """Answers. label_of: by the column that names a row, `id` or `text`, and its name; None where the text states
+    nothing. drawn: the rows that are drawn at random wherever they stand; rounds: the largest number of one, or 0."""
 
-    uri: str
-    label_of: dict[tuple[str, str], str | None]
-    drawn: np.ndarray
-    rounds: int
+    uri: str = ""
+    label_of: dict[RowName, str | None] = field(default_factory=dict)
+    drawn: Set[RowName] = frozenset()
+    rounds: int = 0
 
     @property
     def labels(self) -> list[str | None]:
@@ -47,38 +46,34 @@ class RowLabels:
         return sorted({label for label in self.labels if label is not None})
 
 
-NO_ANSWERS = RowLabels(uri="", label_of={}, drawn=np.empty(0, bool), rounds=0)
-
-
-def read_row_labels(uris: str | Sequence[str], flag: str = "--answers") -> RowLabels:
+def read_row_labels(uris: str | Sequence[str]) -> RowLabels:
     """Read answers: CSV, JSONL or Parquet, by `id` where a file has it. Blanks at the ends of a label, and how its
     letters are composed, do not count. Raises RequestError for files without answers, a row that has two labels, and
     too many labels."""
-    files = [file for uri in ([uris] if isinstance(uris, str) else uris) for file in find_input(uri, flag)]
-    uri = ", ".join(file.uri for file in files)
-    label_of: dict[tuple[str, str], str | None] = {}
+    read = [*_read([uris] if isinstance(uris, str) else uris, FLAG)]
+    uri = uris if isinstance(uris, str) else ", ".join(uris)
+    given = [each for each in read if each[2] != OPEN]
+    label_of: dict[RowName, str | None] = {}
     spelled: defaultdict[str, set[str]] = defaultdict(set)
-    drawn: dict[tuple[str, str], bool] = {}
-    rounds, left_open = 0, 0
-    for where, column, name, value, mark, number in chain.from_iterable(_read(file, flag) for file in files):
-        if value == OPEN:
-            left_open += 1
-            continue
-        label = normal_words(value) or None
-        if label is not None:
+    for where, row, value, _, _ in given:
+        if label := normal_words(value) or None:
             spelled[label].add(value)
-        if (other := label_of.setdefault((column, name), label)) != label:
-            raise _two_labels(where, name, other, label)
-        drawn[column, name] = drawn.get((column, name), True) and mark == RANDOM and column == ID
-        rounds = max(rounds, number)
-    none_there = f"{flag}: expected rows with a label in {uri}, got none"
-    got = f"{flag}: expected at most {MOST_LABELS:,} labels in {uri}, got {len(spelled):,}"
+        if (other := label_of.setdefault(row, label)) != label:
+            raise _two_labels(where, row, other, label)
+    none_there = f"{FLAG}: expected rows with a label in {uri}, got none"
+    got = f"{FLAG}: expected at most {MOST_LABELS:,} labels in {uri}, got {len(spelled):,}"
     check_problems({none_there: not spelled, got: len(spelled) > MOST_LABELS})
     for ways in [ways for ways in spelled.values() if len(ways) > 1]:
-        note(f"{flag}: {' and '.join(map(repr, sorted(ways)))} are read as one label")
-    if left_open:
-        note(f"{flag}: {left_open:,} rows of {uri} have no answer yet ({OPEN})")
-    return RowLabels(uri=uri, label_of=label_of, drawn=np.array([*drawn.values()], bool), rounds=rounds)
+        note(f"{FLAG}: {' and '.join(map(repr, sorted(ways)))} are read as one label")
+    if left_open := len(read) - len(given):
+        note(f"{FLAG}: {left_open:,} rows of {uri} have no answer yet ({OPEN})")
+    drawn, picked = ({row for _, row, _, is_drawn, _ in given if is_drawn == wanted} for wanted in (True, False))
+    return RowLabels(uri=uri, label_of=label_of, drawn=drawn - picked, rounds=max(number for *_, number in given))
+
+
+def read_asked(uri: str) -> dict[str, str]:
+    """What stands as label in an ask file, by id."""
+    return {name: normal_words(value) for _, (_, name), value, _, _ in _read([uri], "--ask")}
 
 
 def csv_bytes(table: pa.Table) -> bytes:
@@ -88,56 +83,56 @@ def csv_bytes(table: pa.Table) -> bytes:
     return stream.getvalue().to_pybytes()
 
 
-def read_asked(uri: str, flag: str = "--ask") -> dict[str, str]:
-    """What stands as label in an ask file, by id."""
-    read = (each for file in find_input(uri, flag) for each in _read(file, flag))
-    return {name: normal_words(value) for _, _, name, value, _, _ in read}
-
-
-def _two_labels(where: str, name: str, *labels: str | None) -> RequestError:
+def _two_labels(where: str, row: RowName, *labels: str | None) -> RequestError:
     several = " and ".join(repr(each) if each else "none" for each in labels)
-    return RequestError(f"{where}: expected one label of {name!r:.80}, got {several}")
+    return RequestError(f"{where}: expected one label of {row[1]!r:.80}, got {several}")
 
 
-def _read(file: InputFile, flag: str) -> Iterator[tuple[str, str, str, str, Any, int]]:
-    """How a message names each row of a file; the column that names the row, its name and label, `drawn` and the number
-    of the round."""
-    there = peek(file).names
-    column = ID if ID in there else TEXT
-    columns = read_columns(file, [column, LABEL, *(name for name in (DRAWN, ROUND) if name in there)], flag)
-    none = [None] * len(columns[LABEL])
-    every = zip(columns[column], columns[LABEL], columns.get(DRAWN, none), columns.get(ROUND, none), strict=True)
-    for row, (of, value, mark, number) in enumerate(every):
-        where, name = f"{flag}: {file.uri}, row {row}", "" if of is None else str(of).strip()
-        label, digits = "" if value is None else value, re.fullmatch(r"([0-9]{1,6})(\.0*)?|", str(number or "").strip())
-        if not (isinstance(label, str) and is_utf8(label)):
-            raise RequestError(f"{where}: expected a text as label, or none, got {visible(value, MOST_LABEL)}")
-        check_problems(
-            {
+def _read(uris: Sequence[str], flag: str) -> Iterator[tuple[str, RowName, str, bool, int]]:
+    """How a message names each row of files; the column that names the row, and its name there; its label; whether it
+    was drawn at random; the number of the round."""
+    for file in [file for uri in uris for file in find_input(uri, flag)]:
+        there = peek(file).names
+        column = ID if ID in there else TEXT
+        columns = read_columns(file, [column, LABEL, *(name for name in (DRAWN, ROUND) if name in there)], flag)
+        none = [None] * len(columns[LABEL])
+        every = zip(columns[column], columns[LABEL], columns.get(DRAWN, none), columns.get(ROUND, none), strict=True)
+        for i, (of, value, mark, number) in enumerate(every):
+            where, name = f"{flag}: {file.uri}, row {i}", "" if of is None else str(of).strip()
+            label, digits = (
+                "" if value is None else value,
+                NUMBER.fullmatch(str(number or "").strip()),
+            )
+            needs_round = mark == RANDOM and not number
+            problems = {
+                f"{where}: expected a text as label, or none, got {visible(value, MOST_LABEL)}": (
+                    not isinstance(label, str) or not is_utf8(label)
+                ),
                 f"{where}: expected words in {column!r}, got none; fix or remove the row": not name,
                 f"{where}: expected a number in {ROUND!r}, got {visible(number, MOST_LABEL)}": not digits,
-                f"{where}: expected a number in {ROUND!r} beside {RANDOM!r}, got none": mark == RANDOM and not number,
+                f"{where}: expected a number in {ROUND!r} beside {RANDOM!r}, got none": needs_round,
             }
-        )
-        yield where, column, name, OPEN if label.strip() == OPEN else label, mark, int(digits[1] or 0) if digits else 0
+            check_problems(problems)
+            label = OPEN if label.strip() == OPEN else label
+            yield where, (column, name), label, mark == RANDOM and column == ID, int((digits and digits[1]) or 0)
 
 
-def find_rows(answers: RowLabels, names_of: Callable[[str], Sequence[Any]], flag: str = "--answers") -> list[list[int]]:
+def find_rows(answers: RowLabels, names_of: Callable[[str], Sequence[Any]]) -> list[list[int]]:
     """The places of all rows that each answer names, by what the rows have in a column. Raises RequestError for an
     answer without a row, and for a row with two labels."""
-    places: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    places: defaultdict[RowName, list[int]] = defaultdict(list)
     for column in {column for column, _ in answers.label_of}:
         for i, name in enumerate(names_of(column)):
             places[column, str(name).strip()].append(i)
     if missing := [row for row in answers.label_of if row not in places]:
         more = f" and {len(missing) - 1:,} others" if len(missing) > 1 else ""
         raise RequestError(
-            f"{flag}: expected the {missing[0][0]} of a row that is looked at in each answer of {answers.uri}, got "
+            f"{FLAG}: expected the {missing[0][0]} of a row that is looked at in each answer of {answers.uri}, got "
             f"{missing[0][1]!r:.80}{more}, which is not among them"
         )
     of_row: dict[int, str | None] = {}
-    for named, label in answers.label_of.items():
-        for i in places[named]:
+    for row, label in answers.label_of.items():
+        for i in places[row]:
             if (other := of_row.setdefault(i, label)) != label:
-                raise _two_labels(f"{flag}: {answers.uri}", named[1], other, label)
-    return [places[named] for named in answers.label_of]
+                raise _two_labels(f"{FLAG}: {answers.uri}", row, other, label)
+    return [places[row] for row in answers.label_of]

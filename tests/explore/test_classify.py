@@ -13,7 +13,7 @@ import raycase
 from raycase.cli import main
 from raycase.commands.classify import ClassifyFlags, classify
 from raycase.explore import classify as module
-from raycase.explore.classify import nearest_labels
+from raycase.explore.classify import best_of
 from raycase.index.index import Index
 
 CONDITION, LABELS = "what they wear", ("red dress", "two people", "a dog")
@@ -36,7 +36,7 @@ def asked(home, tmp_path, index="words", **options):
 
 def test_the_nearest_label_and_its_margin_by_hand():
     rows = np.array([[1, 0], [0.6, 0.8], [0, 1], [-1, 0]], np.float32)
-    label, score, margin = nearest_labels(rows, np.array([[0, 1], [1, 0], [1, 0]], np.float32))
+    label, score, margin = best_of(rows @ np.array([[0, 1], [1, 0], [1, 0]], np.float32).T)
     assert label.tolist() == [1, 0, 0, 0]  # of equal labels the first
     assert score == pytest.approx([1, 0.8, 1, 0]) and margin == pytest.approx([0, 0.2, 1, 1])
 

@@ -62,7 +62,7 @@ def test_a_promise_fails_less_often_than_its_chance(rows, checked, truth, level=
         confidence_P = draw.random(rows)
         right_P, checked_P = truth(confidence_P, draw), draw.permutation(rows) < checked
         if found := promise_precision(confidence_P, checked_P, right_P, SHARE, level):
-            is_in_P = confidence_P >= found.confidence
+            is_in_P = confidence_P >= found
             made += bool(is_in_P.any())
             failed += (~right_P[is_in_P]).sum() > (1 - SHARE) * is_in_P.sum() + 1e-9
     assert failed <= binom.ppf(0.999, runs, level) and failed <= level * runs
@@ -73,10 +73,10 @@ def test_a_good_model_gets_a_promise_and_a_bad_one_none():
     confidence_P, checked_P = draw.random(2000), draw.permutation(2000) < 150
     every = np.ones(2000, bool)
     found = promise_precision(confidence_P, checked_P, every, SHARE, DOUBT)
-    assert (found.confidence, found.checked, found.wrong) == (confidence_P.min(), 150, 0)
+    assert found == confidence_P.min()
     half = promise_precision(confidence_P, checked_P, confidence_P > 0.4, SHARE, DOUBT)
-    assert 0.3 < half.confidence < 0.5
-    assert promise_precision(confidence_P, checked_P, confidence_P > 0.95, SHARE, DOUBT).confidence == np.inf
+    assert 0.3 < half < 0.5
+    assert promise_precision(confidence_P, checked_P, confidence_P > 0.95, SHARE, DOUBT) == np.inf
     assert promise_precision(confidence_P, checked_P & False, every, SHARE, DOUBT) is None
     assert promise_precision(confidence_P[:0], checked_P[:0], every[:0], SHARE, DOUBT) is None
 
@@ -85,7 +85,7 @@ def test_the_least_rows_to_check_by_hand():
     assert least_checked(0.9, 0.05) == 29 and 0.9**29 <= 0.05 < 0.9**28
     assert sum(level_of(round_) for round_ in range(1, 10_000)) == pytest.approx(DOUBT, rel=1e-3)
     enough = np.arange(5000) < 29  # of many rows a few more suffice than of an endless number
-    assert promise_precision(np.ones(5000), enough, enough, 0.9, 0.05).checked == 29
+    assert promise_precision(np.ones(5000), enough, enough, 0.9, 0.05) == 1
     assert promise_precision(np.ones(5000), np.arange(5000) < 28, enough, 0.9, 0.05) is None
     assert hypergeom.cdf(0, 5000, 501, 29) <= 0.05
 
@@ -117,9 +117,8 @@ def rows_of(count, answered=0, checked=0, seed=0):
     draw = np.random.default_rng(seed)
     order, answer_N, checked_N = draw.permutation(count), np.full(count, -1), np.zeros(count, bool)
     answer_N[order[: answered + checked]], checked_N[order[answered : answered + checked]] = 0, True
-    share_N, zero_N = draw.random(count), np.zeros(count)
-    rest = {"best": zero_N.astype(int), "margin": zero_N, "stated": zero_N}
-    return Rows(order=order, answer=answer_N, checked=checked_N, share=share_N, **rest)
+    best_N, share_N = np.zeros(count, int), draw.random(count)
+    return Rows(order=order, answer=answer_N, checked=checked_N, best=best_N, share=share_N)
 
 
 def promised(rows_N, enough=False):
@@ -137,9 +136,9 @@ def test_rows_are_asked_for_once_half_at_random_and_half_uncertain_ones_of_other
     assert rows.share[uncertain].mean() < 0.35
     few = rows.share > 0.1  # those below are asked for, and those of the check sample are learned from
     left = np.flatnonzero(~few & ~rows.learned).tolist()
-    assert rows_to_ask(rows, promised(few), 60, vectors.__getitem__, lambda at: None) == ([], left)
+    assert rows_to_ask(rows, promised(few), 60, vectors.__getitem__, texts_at) == ([], left)
     enough = promised(np.zeros(300, bool), enough=True)
-    assert rows_to_ask(rows, enough, 9, vectors.__getitem__, lambda at: None)[0] == []
+    assert rows_to_ask(rows, enough, 9, vectors.__getitem__, texts_at)[0] == []
 
 
 def test_each_label_has_a_promise_for_itself():
