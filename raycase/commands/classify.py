@@ -37,8 +37,8 @@ class ClassifyFlags(OfIndex):
     """Without --answers: leave out the label of a row that states nothing of the condition. Needs stored tokens and a
     model trained on labelled texts."""
     precision: float | None = None
-    """Promise that at least this share of the labels is right, with 95 % confidence. Rows whose label cannot be
-    promised stay open."""
+    """Promise that the model is right for at least this share of the rows that it labels, with 95 % confidence. Other
+    rows stay open."""
     recall: float | None = None
     """Try to promise, too, that at least this share of the rows with a label gets the right one."""
     promise: Literal["all", "each-label"] = "all"

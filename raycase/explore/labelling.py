@@ -10,7 +10,6 @@ D dimensions.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 import pyarrow as pa
@@ -243,7 +242,7 @@ def rows_to_ask(
     k_means.fit(vectors_MD, sample_weight=1 - rows.share[pool] + DOUBT_LEFT)
     for distances_M in k_means.transform(vectors_MD).T:
         nearest = (i for i in np.argsort(distances_M, kind="stable").tolist() if texts[i] not in seen)
-        for i in islice(nearest, 1):
+        if (i := next(nearest, None)) is not None:
             seen.add(texts[i])
             uncertain.append(int(pool[i]))
     is_left_N = rows.answer < 0

@@ -27,7 +27,7 @@ EPSILON = 1e-9  # of products of shares and rows
 
 
 def random_order(ids: list[str]) -> np.ndarray:
-    """The rows in an order that hangs on their ids alone: (N,)."""
+    """The rows in an order that depends on their ids alone: (N,)."""
     drawn = [blake2b(each.encode("utf-8", "surrogatepass"), digest_size=8).digest() for each in ids]
     return np.argsort(np.array(drawn, "S8").view(">u8"), kind="stable")
 
@@ -42,9 +42,9 @@ def check_sample(order_N: np.ndarray, drawn_N: np.ndarray, learned_N: np.ndarray
     return checked_N
 
 
-def level_of(round_: int) -> float:
+def level_of(look: int) -> float:
     """The chance that a promise fails at a look, from 1 on; their sum is DOUBT."""
-    return DOUBT * 2 / ((round_ + 1) * (round_ + 2))
+    return DOUBT * 2 / ((look + 1) * (look + 2))
 
 
 def least_checked(share: float, level: float) -> int:

@@ -99,10 +99,7 @@ def _read(uris: Sequence[str], flag: str) -> Iterator[tuple[str, RowName, str, b
         every = zip(columns[column], columns[LABEL], columns.get(DRAWN, none), columns.get(ROUND, none), strict=True)
         for i, (of, value, mark, number) in enumerate(every):
             where, name = f"{flag}: {file.uri}, row {i}", "" if of is None else str(of).strip()
-            label, digits = (
-                "" if value is None else value,
-                NUMBER.fullmatch(str(number or "").strip()),
-            )
+            label, digits = "" if value is None else value, NUMBER.fullmatch(str(number or "").strip())
             needs_round = mark == RANDOM and not number
             problems = {
                 f"{where}: expected a text as label, or none, got {visible(value, MOST_LABEL)}": (

@@ -130,12 +130,8 @@ def stated_labels(labels: Iterable[str | None]) -> tuple[np.ndarray, np.ndarray]
 def distinct(unconditional_NP: Tensor, label_N: np.ndarray) -> np.ndarray:
     """The places of N answers without those of a text that has the same label before them: else a text that is held out
     would be learned from, too."""
-    unit_NP, label, place = (
-        F.normalize(unconditional_NP.float(), dim=-1),
-        torch.from_numpy(label_N),
-        torch.arange(len(label_N)),
-    )
-    new = []
+    unit_NP, new = F.normalize(unconditional_NP.float(), dim=-1), []
+    label, place = torch.from_numpy(label_N), torch.arange(len(label_N))
     for at in place.split(1024):
         is_same = (unit_NP[at] @ unit_NP.T > SAME).cpu() & (label[at, None] == label) & (place < at[:, None])
         new.append(at[~is_same.any(1)])

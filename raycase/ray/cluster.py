@@ -22,7 +22,8 @@ from ray.exceptions import RayError
 
 from raycase.errors import RequestError, WorkError, expecting, first_line, is_verbose, named, visible
 from raycase.io.storage import Location
-from raycase.job.runner import Capacity, Places
+from raycase.job.runner import Places
+from raycase.ray.capacity import Capacity
 from raycase.ray.private import listen_locally
 
 SECONDS = 15.0  # within which a cluster takes a connection

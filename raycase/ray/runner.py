@@ -27,9 +27,10 @@ from raycase.io.schema import Reason
 from raycase.job.plan import Plan
 from raycase.job.request import Actors, Request
 from raycase.job.results import Encoding
-from raycase.job.runner import READ_CPUS, WRITE_CPUS, ActorPool, Item, Mapped, Places, Runner, make_pool, progress_bar
+from raycase.job.runner import Item, Mapped, Places, Runner, progress_bar
 from raycase.job.steps import EncodeUnits, read_arrow
 from raycase.job.units import ReadUnit, WrittenUnit, write_arrow
+from raycase.ray.capacity import READ_CPUS, WRITE_CPUS, ActorPool, make_pool
 from raycase.ray.cluster import call, capacity, cause, join_cluster
 from raycase.ray.in_flight import DEATHS, InFlight, feed_spans
 

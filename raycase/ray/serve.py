@@ -32,8 +32,8 @@ from raycase.errors import RequestError, WorkError, note
 from raycase.index.index import Index
 from raycase.index.query_encoder import resolve_query_encoder
 from raycase.io.storage import locate
-from raycase.job.runner import CPU_STEP, Capacity, whole_steps
 from raycase.models.registry import resolve_embedder
+from raycase.ray.capacity import CPU_STEP, Capacity, whole_steps
 from raycase.ray.cluster import capacity, cause, join_cluster, named_cluster
 from raycase.ray.private import serve_locally
 from raycase.ray.shards import InShards

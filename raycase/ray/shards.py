@@ -27,7 +27,7 @@ from raycase.index.rows import ConditionVectors, IndexRows
 from raycase.index.topk import Nearest, merge_top_k, nothing
 from raycase.index.weighted_search import Term
 from raycase.io.storage import locate
-from raycase.job.runner import CPU_STEP
+from raycase.ray.capacity import CPU_STEP
 from raycase.ray.cluster import cause, join_cluster
 from raycase.ray.in_flight import DEATHS
 

@@ -21,7 +21,7 @@ from ray.train import ScalingConfig, TrainingFailedError
 
 from raycase.errors import RequestError
 from raycase.io.storage import Location
-from raycase.job.runner import Capacity
+from raycase.ray.capacity import Capacity
 from raycase.ray.cluster import cause, join_cluster
 from raycase.ray.runner import RayRunner
 from raycase.training.loop import FitState, Learner, fit, rank

@@ -45,11 +45,7 @@ def rising(slope):
         (150, 60, exactly(16)),
         (2000, 100, exactly(201)),
         (2000, 100, lambda confidence, draw: draw.random(len(confidence)) < SHARE),
-        (
-            2000,
-            100,
-            lambda confidence, draw: draw.random(len(confidence)) < 1 - 0.2 * confidence,
-        ),  # the wrong way round
+        (2000, 100, lambda share, draw: draw.random(len(share)) < 1 - 0.2 * share),  # the wrong way round
         (2000, 200, rising(0.2)),
         (400, 100, rising(0.4)),
         (2000, 200, lambda confidence, draw: draw.random(len(confidence)) < np.where(confidence > 0.5, 0.9, 0.5)),

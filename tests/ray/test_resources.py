@@ -8,7 +8,7 @@ from helpers import Later
 from raycase.errors import RequestError
 from raycase.io.storage import locate
 from raycase.job.request import Actors
-from raycase.job.runner import READ_CPUS, WRITE_CPUS, Capacity, make_pool
+from raycase.ray.capacity import READ_CPUS, WRITE_CPUS, Capacity, make_pool
 from raycase.ray.cluster import join_cluster
 from raycase.serve.settings import ServeFlags
 

@@ -31,8 +31,9 @@ from raycase.commands.embed import EmbedFlags
 from raycase.commands.train import train_model
 from raycase.errors import RequestError
 from raycase.io.rated_pairs import read_rated
-from raycase.job.runner import Capacity, Runner
+from raycase.job.runner import Runner
 from raycase.papers.csr.train import CsrFlags
+from raycase.ray.capacity import Capacity
 from raycase.ray.train import make_scaling, ray_trainer
 from raycase.training.vector_cache import VectorCache
 
