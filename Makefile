@@ -74,7 +74,7 @@ wheel: .venv/ready         ## build a wheel and a source archive into dist/
 	$(BIN)/python -m build
 
 bench: .venv/ready .venv-peers/ready  ## throughput against the peers, one after the other
-	RAY_worker_niceness=0 $(BIN)/python -m benchmarks.speed.embed_throughput
+	RAY_worker_niceness=0 $(BIN)/python -m benchmarks.speed.on_cpu
 	RAY_worker_niceness=0 $(BIN)/python -m benchmarks.speed.shared_prefix
 	RAY_worker_niceness=0 $(BIN)/python -m benchmarks.speed.fit
 	RAY_worker_niceness=0 $(BIN)/python -m benchmarks.speed.search

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from raycase.commands.flags import RayFlag
 from raycase.errors import at_least, check_ranges
-from raycase.names import Advanced, Compute, Track
+from raycase.names import Advanced, Track, TrainCompute
 from raycase.training.recipe import LEAST_PAIRS, Loss, Recipe
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class TrainFlags(RayFlag, ABC):
     """GPUs per process. Default: 1 if the cluster has GPUs, else 0."""
     model: str = "minilm"
     """Name in the table of encoders, Hugging Face id or local folder."""
-    compute: Advanced[Compute | None] = None
+    compute: Advanced[TrainCompute | None] = None
     """Number format inside the encoder. Default: bfloat16 where the processor is faster with it, else float32."""
     output: str
     """Output folder, on this machine."""

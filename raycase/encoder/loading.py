@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import logging
 from collections.abc import Callable, Iterator
 from functools import cache
+from importlib.resources import files
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -13,13 +15,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from safetensors import safe_open
-from safetensors.torch import load_file
+from safetensors.numpy import load_file
 from torch import Tensor, nn
 
 from raycase.encoder.attention import DECODERS, NAME, SHORT, register
-from raycase.encoder.bert import LIKE_BERT, Bert, LastLayer, LatentAttention
+from raycase.encoder.bert import LIKE_BERT, LastLayer, LatentAttention
 from raycase.encoder.engine import KNOWN, TextEncoder
 from raycase.encoder.model_files import ENCODER_WEIGHTS
+from raycase.encoder.on_cpu import ACTIVATIONS, OnCpu
 from raycase.encoder.packing import Forest, Row, row_lengths
 from raycase.encoder.pooling import LATENT_POOLINGS, Pooling
 from raycase.encoder.sources import (
@@ -56,16 +59,22 @@ def load_encoder(
     batch_tokens: int | None = None,
     output_dtype: torch.dtype = torch.float32,
     adapt: Callable[[PreTrainedModel], None] | None = None,
-    trained: bool = False,
+    by_library: bool = False,
 ) -> TextEncoder:
     """Load the encoder of a row of the table: on a GPU if there is one, in bf16 where that is faster.
 
-    `adapt` changes the library's model once it is loaded; what is `trained` is the library's, too.
+    `adapt` changes the library's model once it is loaded. On a processor, BERT and its like are `OnCpu` unless they are
+    to be `by_library`, as for a gradient.
     """
     device = torch.device(device or best_device())
     dtype = dtype or (torch.bfloat16 if bf16_is_faster(device) else torch.float32)
-    by_library = trained or adapt is not None or spec.pooling[0] is Pooling.POOLER or not is_shipped(spec.source)
-    config = library_config(spec.source) if by_library else load_config(spec.source)
+    on_cpu = device.type == "cpu" and adapt is None and not by_library and _by_openvino(load_config(spec.source))
+    read_alone = on_cpu and is_shipped(spec.source) and spec.pooling[0] is not Pooling.POOLER  # without the library
+    config = load_config(spec.source) if read_alone else library_config(spec.source)
+    if dtype is torch.int8 and not on_cpu:
+        raise RequestError(
+            f"--compute int8: expected {', '.join(LIKE_BERT)} on a processor, got {config.model_type} on {device}"
+        )
     known = config.model_type in KNOWN
     config.use_cache = False  # of keys and values
     if getattr(config, "attention_type", None) == "block_sparse":  # BigBird's: random blocks, other ones in each batch
@@ -78,16 +87,27 @@ def load_encoder(
         batch_tokens = BATCH_TOKENS_GPU if device.type == "cuda" else BATCH_TOKENS_CPU
         if device.type != "cuda" and not in_rows:  # rows share prefixes, the more the longer they are
             batch_tokens = min(batch_tokens, max(LEAST_TOKENS_CPU, BATCH_NUMBERS_CPU // config.hidden_size))
+    parts: dict[str, Any] = {}
     with encoder_errors(f"readable weights at {spec.source}"):
-        model, latent = _load_weights(spec, config, device, dtype, in_rows=in_rows, by_library=by_library)
-    if adapt is not None:
-        adapt(model)
-    model = model.to(device).eval()
-    pooler, last_layer = _take_apart(model, spec)
+        if read_alone:
+            weights = load_file(Path(weights_folder(spec.source, large=True)) / ENCODER_WEIGHTS)
+        else:
+            model, parts["latent"] = _load_weights(spec, config, device, torch.float32 if on_cpu else dtype, in_rows)
+            if adapt is not None:
+                adapt(model)
+            model = model.to(device).eval()
+            parts["pooler"] = _take_pooler(model, spec)
+            weights = {name: weight.numpy() for name, weight in model.state_dict().items()} if on_cpu else {}
+            if config.model_type in LIKE_BERT and not on_cpu:
+                parts["last_layer"] = _take_last_layer(model)
     tokenize = load_tokenizer(spec)
     expected = f"a model that encodes texts in {dtype}, as {config.model_type} at {spec.source}"
     with encoder_errors(expected):  # a model that nobody may have run
-        equal_lengths = not known and padding_is_seen(model)
+        if on_cpu:
+            texts = _sample_texts() if dtype is torch.int8 else []
+            bf16 = dtype is torch.bfloat16 or (dtype is torch.int8 and bf16_is_faster(device))
+            model = OnCpu(config, weights, bf16=bf16, texts=[tokenize.tokenizer.encode(text).ids for text in texts])
+        equal_lengths = not (known or on_cpu) and padding_is_seen(model)
         if "token_type_ids" in signature(model.forward).parameters and any(tokenize.tokenizer.encode("a").type_ids):
             raise ValueError("a tokenizer that gives the tokens of a text other types than 0")
         after = LibraryModules(weights_folder(spec.source, large=True)).to(device) if pools else None
@@ -95,10 +115,8 @@ def load_encoder(
         spec=spec,
         model=model,
         tokenize=tokenize,
-        latent=latent,
-        pooler=pooler,
         after=after,
-        last_layer=last_layer,
+        **parts,
         batch_tokens=batch_tokens,
         equal_lengths=equal_lengths,
         output_dtype=output_dtype,
@@ -155,16 +173,23 @@ def bf16_is_faster(device: torch.device) -> bool:
     return of_amd or torch.cpu._is_amx_tile_supported()
 
 
+def _by_openvino(config: Any) -> bool:
+    """Whether `OnCpu` computes what the library's model of this configuration does."""
+    decodes = getattr(config, "is_decoder", False)
+    return config.model_type in LIKE_BERT and config.hidden_act in ACTIVATIONS and not decodes
+
+
+def _sample_texts() -> list[str]:
+    """Texts of three domains, which ship."""
+    lines = (files("raycase.sample") / "sentences.csv").read_text(encoding="utf-8").splitlines()
+    return [row["text"] for row in csv.DictReader(lines)][::4]
+
+
 def _load_weights(
-    spec: EncoderSpec, config: Any, device: torch.device, dtype: torch.dtype, *, in_rows: bool, by_library: bool
+    spec: EncoderSpec, config: Any, device: torch.device, dtype: torch.dtype, in_rows: bool
 ) -> tuple[Any, LatentAttention | None]:
-    """The library's model, or ours of an encoder that ships, and NV-Embed's latent attention where the row has it."""
+    """The library's model, and NV-Embed's latent attention where the row has it."""
     folder = weights_folder(spec.source, large=True)
-    if not by_library:
-        with torch.device("meta"):
-            model = Bert(config)
-        model.load_state_dict(load_file(Path(folder) / ENCODER_WEIGHTS), strict=False, assign=True)
-        return model.to(dtype), None
     from transformers import MistralModel  # takes seconds to import
     from transformers.utils import is_accelerate_available
 
@@ -180,18 +205,21 @@ def _load_weights(
     return model, _load_latent(folder, config).to(device, dtype).eval()
 
 
-def _take_apart(model: PreTrainedModel, spec: EncoderSpec) -> tuple[torch.nn.Module | None, LastLayer | None]:
-    """Take out of the model its pooler, which it would run for every batch, and the last layer of a BERT-like one."""
+def _take_pooler(model: PreTrainedModel, spec: EncoderSpec) -> torch.nn.Module | None:
+    """Take the pooler out of the model, which would run it for every batch."""
     pooler = getattr(model, "pooler", None)
     if pooler is not None:
         model.pooler = torch.nn.Identity()  # some models call it whether there is one or not
     if spec.pooling[0] is Pooling.POOLER and not (pooler and model.config.model_type in LIKE_BERT):
         raise RequestError(f"--pooling pooler: expected one of {', '.join(LIKE_BERT)}, got {model.config.model_type}")
-    if model.config.model_type not in LIKE_BERT:
-        return pooler, None
+    return pooler
+
+
+def _take_last_layer(model: PreTrainedModel) -> LastLayer:
+    """Take the last layer out of a model like BERT."""
     *layers, last = model.encoder.layer
     model.encoder.layer = torch.nn.ModuleList(layers)
-    return pooler, LastLayer(last, model).to(model.device).eval()
+    return LastLayer(last, model).to(model.device).eval()
 
 
 def whole_model(encoder: TextEncoder) -> PreTrainedModel:
@@ -310,6 +338,8 @@ def _trials(encoder: TextEncoder) -> Iterator[tuple[TokenBatch, np.ndarray, Row]
 @torch.inference_mode()
 def compile_layers(encoder: TextEncoder) -> None:
     """Compile the layers one by one, so that equal ones compile once: each of the few shapes of rows, or any shape."""
+    if isinstance(encoder.model, OnCpu):
+        return
     layers = [*encoder.layers, *filter(None, (encoder.last_layer, getattr(encoder.model, "norm", None)))]
     for layer in layers:
         hooks = layer._forward_hooks  # the library's, which take states: they are called as they are

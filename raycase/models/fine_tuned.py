@@ -126,7 +126,7 @@ class Scorer(FineTuned):
 def training_options() -> dict[str, Any]:
     """Options of `load_encoder` for training: 32-bit weights, smaller batches."""
     tokens = TRAIN_TOKENS.get(best_device(), TRAIN_TOKENS["cpu"])
-    return {"trained": True, "dtype": torch.float32, "batch_tokens": tokens}
+    return {"by_library": True, "dtype": torch.float32, "batch_tokens": tokens}
 
 
 def with_dropout(module: nn.Module, dropout: float | None) -> nn.Module:

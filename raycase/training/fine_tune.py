@@ -21,7 +21,7 @@ from raycase.io.rated_pairs import NOT_APPLICABLE, RatedPairs
 from raycase.models.fine_tuned import pair_scores
 from raycase.models.model_folder import begin_folder
 from raycase.models.pairs import RatedTexts
-from raycase.names import Compute
+from raycase.names import TrainCompute
 from raycase.training.loop import FitState, Learner, computed_rows, gather, restore
 from raycase.training.procedure import Training, fine_tuned_card, fit_metrics
 from raycase.training.recipe import LOSSES, Loss, Recipe, unit_ratings
@@ -44,7 +44,7 @@ class FineTuning(Training):
 
     def on(self, *, gpu: bool) -> Self:
         """With the number format of this machine: bfloat16 on GPUs and on processors that are faster with it."""
-        default: Compute = "bfloat16" if gpu or bf16_is_faster(torch.device("cpu")) else "float32"
+        default: TrainCompute = "bfloat16" if gpu or bf16_is_faster(torch.device("cpu")) else "float32"
         return replace(self, compute=self.compute or default)
 
     @property

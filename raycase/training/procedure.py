@@ -20,7 +20,7 @@ from raycase.io.rated_pairs import NOT_APPLICABLE, RatedPairs, read_rated, rows_
 from raycase.io.storage import Location
 from raycase.job.runner import Runner
 from raycase.models.configs import SystemConfig
-from raycase.names import Compute
+from raycase.names import TrainCompute
 from raycase.training.loop import FitState, Learner, fit
 from raycase.training.recipe import Recipe
 from raycase.training.tracking import Tracker
@@ -38,7 +38,7 @@ class Training(ABC):
     start: Callable[[], Any]  # gives the system before it is trained
     recipe: Recipe
     settings: Mapping[str, Any]  # what determines the weights besides data, system and seed, as `metrics.json` has it
-    compute: Compute | None  # the number format inside the encoder
+    compute: TrainCompute | None  # the number format inside the encoder
     cache: Location  # of vectors
     train: str
     validation: str

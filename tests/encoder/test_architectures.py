@@ -92,7 +92,7 @@ def test_the_last_layer_alone_has_relative_positions_too(tmp_path):
     weights = load_file(folder / "model.safetensors")
     weights["encoder.relative_attention_bias.weight"] *= 10
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    encoder = load_encoder(spec_of(folder), device="cpu", dtype=torch.float32)
+    encoder = load_encoder(spec_of(folder), device="cpu", dtype=torch.float32, by_library=True)
     ids = [encoder.tokenize.tokenizer.encode(text).ids for text in SHORT]
     tokens = [Tokens(ids=each, start=len(each) // 2, end=len(each) - 1) for each in ids]
     library = zip(library_states(folder, ids), tokens, strict=True)
@@ -103,7 +103,7 @@ def test_the_last_layer_alone_has_relative_positions_too(tmp_path):
 
 def test_a_disk_without_room_is_an_error_in_one_line_when_an_encoder_is_saved(tmp_path):
     spec = spec_of(save_random(tmp_path / "model", "mpnet"))
-    model = whole_model(load_encoder(spec, device="cpu", dtype=torch.float32))
+    model = whole_model(load_encoder(spec, device="cpu", by_library=True))
     (tmp_path / "saved").mkdir()
     least, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, most))

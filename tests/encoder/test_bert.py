@@ -1,4 +1,4 @@
-"""BERT and MPNet by torch alone beside transformers' own, and what commands import with the encoders that ship."""
+"""BERT and its like by OpenVINO beside transformers' own, and what commands import with the encoders that ship."""
 
 import json
 import subprocess
@@ -12,13 +12,12 @@ import tiny
 import torch
 from architectures import save_random
 from helpers import ROOT
-from safetensors.torch import load_file
 from transformers import AutoModel
 
-from raycase.encoder.bert import Bert
+import raycase
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.model_files import MPNET
-from raycase.encoder.pooling import Pooling
+from raycase.encoder.on_cpu import OnCpu
 from raycase.encoder.sources import SHIPPED_WITH, load_tokenizer, published_tokenizer
 from raycase.encoder.table import ENCODERS
 from raycase.encoder.token_batch import TokenBatch
@@ -27,13 +26,12 @@ MINILM = ENCODERS["minilm"]
 TEXTS = [text for text in tiny.SENTENCES if text.strip("\u200b \n")]
 
 
-@pytest.mark.parametrize("kind", ["bert", "mpnet"])
+@pytest.mark.parametrize("kind", ["bert", "roberta", "xlm-roberta", "mpnet"])
 def test_its_states_are_the_librarys(tmp_path, kind):
     folder = save_random(tmp_path / kind, kind)
     theirs = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
-    ours = Bert(SimpleNamespace(**theirs.config.to_dict())).eval()
-    lacks = ours.load_state_dict(load_file(folder / "model.safetensors"), strict=False)
-    assert not lacks.missing_keys and all(name.startswith("pooler.") for name in lacks.unexpected_keys)
+    weights = {name: weight.numpy() for name, weight in theirs.state_dict().items()}
+    ours = OnCpu(theirs.config, weights, bf16=False)
     pad, generator = theirs.config.pad_token_id, torch.Generator().manual_seed(0)
     ids_BT = torch.randint(4, 90, (3, 150), generator=generator)  # MPNet's bias ends at a distance of 128
     keep_BT = torch.arange(150) < torch.tensor([[150], [90], [1]])
@@ -41,14 +39,13 @@ def test_its_states_are_the_librarys(tmp_path, kind):
     types = {"token_type_ids": (torch.arange(150) > 70).int().expand(3, -1)} if kind == "bert" else {}
     with torch.inference_mode():
         wanted = theirs(input_ids=ids_BT, attention_mask=keep_BT.long(), output_hidden_states=True, **types)
-        for mask in (keep_BT, keep_BT.long(), keep_BT[:, None, None].expand(-1, 1, 150, -1)):
-            found = ours(input_ids=ids_BT, attention_mask=mask, output_hidden_states=True, **types)
-            for theirs_BTD, ours_BTD in zip(wanted.hidden_states, found.hidden_states, strict=True):
-                assert torch.allclose(ours_BTD[keep_BT], theirs_BTD[keep_BT], atol=2e-5)
-            assert found.last_hidden_state is found.hidden_states[-1]
+        found = ours(input_ids=ids_BT, attention_mask=keep_BT.long(), output_hidden_states=True, **types)
+    for theirs_BTD, ours_BTD in zip(wanted.hidden_states, found.hidden_states, strict=True):
+        assert torch.allclose(ours_BTD[keep_BT], theirs_BTD[keep_BT], atol=2e-5)
+    assert found.last_hidden_state is found.hidden_states[-1]
 
 
-def test_what_ships_has_the_vectors_and_tokens_of_transformers_to_the_bit():
+def test_what_ships_has_the_vectors_and_tokens_of_transformers():
     tokenizer = load_tokenizer(MINILM)
     theirs = published_tokenizer(MINILM.source).backend_tokenizer
     theirs.no_padding()
@@ -58,19 +55,34 @@ def test_what_ships_has_the_vectors_and_tokens_of_transformers_to_the_bit():
     prompts = [SimpleNamespace(text=t, sentence=(0, len(t)), condition=None, pooled=None) for t in TEXTS]
     batch = TokenBatch.of(tiny.tokens(tokenizer, prompts))
     options = {"device": "cpu", "dtype": torch.float32}
-    library = load_encoder(MINILM, trained=True, **options)
+    library = load_encoder(MINILM, by_library=True, **options)
     ours = load_encoder(MINILM, **options)
-    assert type(ours.model).__module__ == "raycase.encoder.bert"
+    assert type(ours.model).__module__ == "raycase.encoder.on_cpu"
     assert type(library.model).__module__.startswith("transformers.")
     for each in (batch, replace(batch, second=np.minimum(batch.lengths, 3))):
-        assert np.array_equal(ours.encode(each)[0], library.encode(each)[0])
+        assert np.allclose(ours.encode(each)[0], library.encode(each)[0], atol=2e-5)
 
 
-def test_others_are_the_librarys(tmp_path):
+def test_int8_is_near_and_refused_where_it_is_not_computed(tmp_path):
+    """The texts that ship give the ranges; these are others."""
+    vectors = [raycase.load("minilm", dtype=dtype, prompt="concat-sc").encode(TEXTS) for dtype in (None, torch.int8)]
+    cosines = np.sum(vectors[0] * vectors[1], 1) / np.prod([np.linalg.norm(each, axis=1) for each in vectors], axis=0)
+    assert cosines.mean() > 0.998 and 0.98 < cosines.min() < 0.99999
+    other = replace(MINILM, source=str(save_random(tmp_path / "t5", "t5")))
+    with pytest.raises(
+        ValueError, match=r"^--compute int8: expected bert, .* on a processor, got t5"
+    ):
+        load_encoder(other, device="cpu", dtype=torch.int8)
+
+
+def test_a_model_that_openvino_does_not_compute_alike_is_the_librarys(tmp_path):
     assert {MINILM.source, f"hf://{MPNET}"} < {*SHIPPED_WITH}
-    spec = replace(MINILM, source=str(save_random(tmp_path / "bert", "bert")), max_tokens=100)
-    for other in (spec, replace(MINILM, pooling=(Pooling.POOLER,))):  # whose dense layer ours has not
-        assert type(load_encoder(other, device="cpu").model).__module__.startswith("transformers.")
+    for choices in ({"hidden_act": "tanh"}, {"is_decoder": True}):
+        folder = save_random(tmp_path / next(iter(choices)), "bert")
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | choices))
+        model = load_encoder(replace(MINILM, source=str(folder), max_tokens=100), device="cpu").model
+        assert type(model).__module__.startswith("transformers.")
 
 
 def test_commands_import_no_more_than_they_use(tmp_path):

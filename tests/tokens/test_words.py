@@ -106,7 +106,9 @@ def test_prompts_of_the_same_ids_pass_every_layer_once(spec):
 
     wanted = read(batch)
     np.testing.assert_allclose(wanted[1], wanted[6][:32], atol=1e-5)
-    encoder.last_layer.register_forward_pre_hook(lambda _, inputs: encoded.append(len(inputs[0])))
+    encoder.model.register_forward_pre_hook(
+        lambda _, __, given: encoded.append(len(given["input_ids"])), with_kwargs=True
+    )
     found = read(replace(batch, shared=np.array([0, 1, 0])))
     assert sum(encoded) == 4, "each of two prompts by each way"
     for states, others in zip(found, wanted, strict=True):

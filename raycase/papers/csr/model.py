@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from raycase.encoder.bert import LIKE_BERT, LayerInParts, attention_parts, rest
 from raycase.encoder.engine import Collector, TextEncoder, send
+from raycase.encoder.loading import load_encoder
 from raycase.encoder.packing import token_budget_batches
 from raycase.encoder.pooling import Pooling, pool_mean
 from raycase.encoder.sources import load_config
@@ -173,7 +174,6 @@ class CsrConfig(EmbedderConfig):
     """A CSR system without its weights."""
 
     SYSTEM = "csr"
-    LOADED = Csr
     weighs_words = True
 
     router: Router = Router.QUERY
@@ -184,6 +184,9 @@ class CsrConfig(EmbedderConfig):
     def untrained(cls, model: str, pooling: Pooling | None) -> CsrConfig:
         """CSR without training (Table 4), with the router that training takes by default; it pools by the mean."""
         return csr(model, **default_router(model))
+
+    def load(self, **options: Any) -> Csr:
+        return Csr(self, load_encoder(self.encoder, **options | {"by_library": True}))  # its layers are taken apart
 
 
 PAPERS_ROUTER = {"router": Router.QUERY, "asks": Asks.CLS, "routed": 1}
