@@ -50,7 +50,8 @@ def answer_table(
 ) -> pa.Table:
     """The rows at these offsets as answers to what was `asked`, with id and kept columns, and `more` columns."""
     names = returned_columns(dataset)
-    rows = dataset.take(offsets_H, columns=names)
+    schema = pa.schema([dataset.schema.field(name) for name in names])
+    rows = dataset.take(offsets_H, columns=names) if len(offsets_H) else schema.empty_table()
     columns: dict[str, Any] = {
         QUERY: pa.array(query_H, pa.int64()),
         ASKED: pa.array([asked] * len(query_H), pa.string()),

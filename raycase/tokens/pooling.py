@@ -151,7 +151,10 @@ class TokenPooler:
             if heaviest_NC is not None:
                 heaviest_NC[where] = weights_CNS.amax(-1).T
             torch.bmm(weights_CNS.transpose(0, 1), tokens_NSM, out=pooled_NCM[where])
-        return torch.stack([torch.addmm(b, pooled_NCM[:, c], v) for c, (b, v) in enumerate(self.back)], dim=1)
+        pooled_NCD = self.asked.new_empty(count, conditions, len(self.back[0][0]))
+        for condition, (base_D, back_MD) in enumerate(self.back):
+            torch.addmm(base_D, pooled_NCM[:, condition], back_MD, out=pooled_NCD[:, condition])
+        return pooled_NCD
 
 
 def _with_part(pooled_NCD: Tensor, tokens: UnpackedTokens, vectors_PD: Tensor) -> Tensor:
