@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SOURCE, SITE, CONFIG = ROOT / "out" / "site-source", ROOT / "out" / "site", ROOT / "zensical.toml"
 PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/**/*.md", "results/*.md")
-FILES = ("NOTICE", "CITATION.cff", "docs/*.svg", "docs/*.png", "docs/*.webp", "docs/*.ipynb", "results/*.png")
+FILES = ("NOTICE", "CITATION.cff", "docs/*.svg", "docs/*.png", "docs/*.webp", "templates/*/*.*", "results/*.png")
 ELSEWHERE = {"README.md": "index.md", "NOTICE": "NOTICE.txt", "CITATION.cff": "CITATION.txt"}  # a browser shows these
 AS_TEXT = {"results/hostile.md"}  # whose tables quote tags and brackets
 CONDITIONS = ("the place", "the activity", "the animal", "number of people", "color of the clothes")

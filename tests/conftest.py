@@ -53,7 +53,7 @@ def needs_ray(file):
 
 def maps(file):
     """Whether a file has tests of maps: UMAP is compiled in each process, and a browser started."""
-    return "explore" in file or "notebook" in file
+    return "explore" in file
 
 
 @pytest.hookimpl(optionalhook=True)

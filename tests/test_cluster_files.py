@@ -120,12 +120,14 @@ def test_pods_require_the_token_and_have_a_role():
     assert not any("env" in container for pod in PODS for container in pod["containers"])
 
 
-def test_a_runtime_environment_installs_what_the_submitted_folder_requires():
+@pytest.mark.parametrize(("file", "tool"), [("runtime-env.yaml", "pip"), ("runtime-env-uv.yaml", "uv")])
+def test_a_runtime_environment_installs_what_the_submitted_folder_requires(file, tool):
     """Ray takes it; each path is in the folder, which Ray names so, and each extra in pyproject.toml."""
-    text = (ROOT / "runtime-env.yaml").read_text(encoding="utf-8")
-    packages = RuntimeEnv(**yaml.safe_load(text))["pip"]["packages"]
+    text = (ROOT / file).read_text(encoding="utf-8")
+    packages = RuntimeEnv(**yaml.safe_load(text))[tool]["packages"]
     assert all(f"${{{RAY_RUNTIME_ENV_CREATE_WORKING_DIR_ENV_VAR}}}" in line for line in packages)
-    assert f"rayproject/ray:{TAG.removesuffix('-gpu')}," in text
+    assert f"--runtime-env {file} --working-dir . -- python jobs/embed.py" in text
+    assert tool == "uv" or f"rayproject/ray:{TAG.removesuffix('-gpu')}," in text
     constraints, package = (line.rpartition("}")[2] for line in packages)
     assert (ROOT / constraints.lstrip("/")).is_file()
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
