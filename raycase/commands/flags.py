@@ -82,9 +82,11 @@ class RunFlags(RayFlag, PromptFlags):
     dim: Advanced[int | None] = None
     """Keep only the first dimensions of each vector: one of those of --nested in training. Default: all."""
     compute: Advanced[Compute | None] = None
-    """Number format inside the encoder. Default: bfloat16 where the processor is faster with it."""
+    """Number format inside the encoder. Default: bfloat16 where the processor is faster with it. int8: of BERT and its
+    like on a processor."""
     compile: Advanced[Compile] = "auto"
-    """Compile the encoder for this machine. auto: after the first unit, if enough work is left."""
+    """Compile the encoder's layers, but of BERT and its like on a processor. auto: after the first unit, if enough work
+    is left."""
     on_long: Advanced[OnLong] = "truncate"
     """What to do with texts longer than the encoder's maximum."""
     on_unknown: Advanced[OnUnknown] = "reject"

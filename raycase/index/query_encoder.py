@@ -127,7 +127,8 @@ class QueryEncoder:
         if not is_words(name):
             raise RequestError(f"condition: expected words, got {asked!r}")
         if self.metadata.with_tokens and not exact:
-            check_room(self.encoder.config, [name], "condition")
+            if name not in self.asked:
+                check_room(self.encoder.config, [name], "condition")
             return name
         names = ", ".join(map(repr, list(self.metadata.conditions)[:8]))
         is_compared = names and len(self.metadata.conditions) <= COMPARED
