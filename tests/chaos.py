@@ -7,13 +7,17 @@ encoder's process, the process of a task, a machine or the driver is killed. A d
 because the store failed, is started again with the same command. At the end the output must be that of an undisturbed
 run, and pass `verify`. In round 0 no request fails, and no unit may be computed again that was not in flight.
 
-Prints a line a round, and one JSON object. Exit status 1 where a round lost a row or had one twice.
+Then a search over shards, and a service, under load: `tests/under_load.py`. Each of the three has its part of the time.
+
+Prints a line a round, and one JSON object. Exit status 1 where a round lost a row or had one twice, or a request had
+a wrong answer or none.
 """
 
 import argparse
 import contextlib
 import json
 import logging
+import os
 import random
 import subprocess
 import sys
@@ -28,12 +32,15 @@ import fsspec
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
+import under_load
 from counted import counted
 from helpers import ROOT, embed_here, flags_of, same_output, save_tiny_model, sentences, small_job, wait_for
 from s3_proxy import FAULTS, Proxy, serving
 
 from raycase.job.output import Output
 
+PARTS = ("embed", "shards", "service")
+LEAST_SECONDS = 20.0  # of a part under load
 KINDS = ("actor", "task", "machine", "driver")
 OF_ROUND_0 = ("actor", "machine", "driver")
 ROUND_SECONDS = 900  # a loaded machine takes minutes to start a driver
@@ -67,15 +74,6 @@ class Disturbed:
     def began(self):
         return len(set(counted(self.folder)))
 
-    def processes(self, title):
-        """The processes on the machines with this title."""
-        found = []
-        for process in set().union(*(machine.processes() for machine in self.head.workers)):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if process.cmdline() and process.cmdline()[0].startswith(title):
-                    found.append(process)
-        return sorted(found, key=lambda p: p.pid)
-
     def kill(self, kind, chance):
         """Kill one, and give how many units were in flight then: begun by an encoder and not written, at most.
 
@@ -94,7 +92,7 @@ class Disturbed:
             self.start()
         else:
             title = ENCODERS if kind == "actor" else TASKS
-            if (found := wait_for(lambda: self.processes(title) or self.driver.poll() is not None)) is True:
+            if (found := wait_for(lambda: self.head.titled(title) or self.driver.poll() is not None)) is True:
                 return None
             with contextlib.suppress(psutil.NoSuchProcess):
                 chance.choice(found).kill()
@@ -152,33 +150,59 @@ def play(number, seed, head, environment, home):
     return kinds
 
 
+def embeds(home, head, environment, proxy, asked, until):
+    """Rounds of `play`; gives the numbers of those that failed, and how many there were."""
+    failed, number = [], asked.first
+    while number <= max(asked.first, 1) or time.monotonic() < until:
+        proxy.failing = 0.05 if number else 0.0
+        proxy.failed.clear()
+        try:
+            said = f"killed {', '.join(play(number, asked.seed, head, environment, home))}"
+            assert bool(proxy.failed) == bool(number), f"requests that failed: {proxy.failed}"
+        except Exception:
+            traceback.print_exc()
+            failed.append(number)
+            said = "FAILED"
+        print(f"round {number}: {said}", file=sys.stderr, flush=True)
+        number += 1
+    return {"rounds": number - asked.first, "failed": failed}
+
+
+def loaded(part, home, head, asked, seconds):
+    """A part of `under_load`; gives what it counted."""
+    home.mkdir()
+    try:
+        counted = getattr(under_load, part)(home, head, asked.seed, max(seconds, LEAST_SECONDS)).line()
+    except Exception:
+        traceback.print_exc()
+        counted = {"wrong": [traceback.format_exc(limit=3)]}
+    print(f"{part}: {json.dumps(counted, indent=1)}", file=sys.stderr, flush=True)
+    return counted
+
+
 def main():
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("--minutes", type=float, default=10, help="begin no round but the first two after so long")
+    arguments.add_argument("--parts", nargs="*", default=[*PARTS], choices=PARTS)
+    arguments.add_argument("--minutes", type=float, default=10, help="of all parts; begin no round but two after its")
     arguments.add_argument("--first", type=int, default=0, help="number of the first round")
     arguments.add_argument("--seed", type=int, default=0)
     asked = arguments.parse_args()
     from clusters import Head
 
-    began, failed, number = time.monotonic(), [], asked.first
-    with tempfile.TemporaryDirectory(prefix="chaos") as home, failing_store(asked.seed) as proxy:
-        save_tiny_model(Path(home) / "model")
+    found, seconds = {}, 60 * asked.minutes / len(asked.parts)
+    with tempfile.TemporaryDirectory(prefix="chaos") as folder, failing_store(asked.seed) as proxy:
+        home = Path(folder)
+        save_tiny_model(home / "model")
         environment = {"AWS_ENDPOINT_URL": proxy.url, "RAYCASE_S3_TIMEOUT": "2"}  # of the cluster's machines
         with Head(environment=environment) as head:
-            while number <= max(asked.first, 1) or time.monotonic() - began < 60 * asked.minutes:
-                proxy.failing = 0.05 if number else 0.0
-                proxy.failed.clear()
-                try:
-                    said = f"killed {', '.join(play(number, asked.seed, head, environment, Path(home)))}"
-                    assert bool(proxy.failed) == bool(number), f"requests that failed: {proxy.failed}"
-                except Exception:
-                    traceback.print_exc()
-                    failed.append(number)
-                    said = "FAILED"
-                print(f"round {number}: {said}", file=sys.stderr, flush=True)
-                number += 1
-    print(json.dumps({"rounds": number - asked.first, "failed": failed, "seed": asked.seed}))
-    sys.exit(bool(failed))
+            os.environ |= {name: value for name, value in head.environment.items() if name.startswith("RAY_")}
+            for part in asked.parts:
+                if part == "embed":
+                    found[part] = embeds(home, head, environment, proxy, asked, time.monotonic() + seconds)
+                else:
+                    found[part] = loaded(part, home / part, head, asked, seconds)
+    print(json.dumps(found | {"seed": asked.seed}))
+    sys.exit(any(each.get("failed") or each.get("wrong") for each in found.values()))
 
 
 if __name__ == "__main__":

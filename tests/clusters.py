@@ -118,6 +118,15 @@ class Head(Node):
         self.workers.append(Node([*start, "--temp-dir", folder], self.node_environment, folder / "node.log", before))
         return self.workers[-1]
 
+    def titled(self, title):
+        """The processes on the machines, but not on the head, whose title begins so."""
+        found = []
+        for process in set().union(*(machine.processes() for machine in self.workers)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process.cmdline() and process.cmdline()[0].startswith(title):
+                    found.append(process)
+        return sorted(found, key=lambda p: p.pid)
+
     def stop(self):
         """Take everything down; nothing is left running."""
         for node in [self, *self.workers]:

@@ -1,7 +1,9 @@
 """Names of columns, reasons for rejections, Arrow types and Parquet bytes of all rooms; the columns of an input."""
 
 import io
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, BinaryIO
@@ -256,3 +258,30 @@ def storage_type(type_: pa.DataType) -> pa.DataType:
     if pa.types.is_list(type_) or pa.types.is_large_list(type_):
         return pa.list_(storage_type(type_.value_type))
     return type_
+
+
+RowFunction = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def mapped(table: pa.Table, function: RowFunction) -> pa.Table:
+    """The rows after a function."""
+    rows = [function(row) for row in table.to_pylist()]
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = [_column(name, [row.get(name) for row in rows], table.schema) for name in names]
+    return pa.table([column for _, column in columns], schema=pa.schema([field for field, _ in columns]))
+
+
+def _column(name: str, values: list[Any], before: pa.Schema) -> tuple[pa.Field, pa.Array]:
+    """With the field that it was before, where this changes no value but by rounding a float: vectors stay float32."""
+    if name in before.names:
+        field = before.field(name)
+        with suppress(pa.ArrowException, OverflowError):
+            column = pa.array(values, field.type)
+            nulls = column.null_count * getattr(field.type, "list_size", 0)
+            if nulls and not field.type.value_field.nullable and not column.flatten().null_count:
+                filled = column.values.fill_null(0)  # Lance takes no null inside a null vector
+                column = pa.FixedSizeListArray.from_arrays(filled, type=field.type, mask=column.is_null())
+            if re.search("float|double", str(field.type)) or str(column.to_pylist()) == str(values):
+                return field, column
+    column = pa.array(values)
+    return pa.field(name, column.type), column

@@ -39,7 +39,7 @@ from raycase.io.schema import (
     rejected_table,
 )
 from raycase.job.results import Encoding, RowPairs, accepted, pair_reasons
-from raycase.job.units import EncodedUnit, PlannedSpan, ReadUnit, naming, spans_from_arrow
+from raycase.job.units import EncodedUnit, PlannedSpan, ReadUnit, naming
 from raycase.models.pairs import Indexed
 
 if TYPE_CHECKING:
@@ -78,12 +78,6 @@ def read_units(spans: Iterable[PlannedSpan], encoding: Encoding) -> Iterator[Rea
                     rejected=rejected,
                     prepared=prepared,
                 )
-
-
-def read_arrow(spans: pa.Table, *, encoding: Encoding) -> Iterator[pa.Table]:
-    """`read_units` in a task of Ray: it stands here so that a reader imports no more than it needs."""
-    for unit in read_units(spans_from_arrow(spans), encoding):
-        yield unit.to_arrow()
 
 
 def read_rows_of(planned: PlannedSpan, encoding: Encoding) -> Iterator[tuple[pa.Table, pa.Table]]:

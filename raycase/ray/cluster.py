@@ -20,7 +20,7 @@ import pyarrow as pa
 import ray
 from ray.exceptions import RayError
 
-from raycase.errors import RequestError, WorkError, expecting, first_line, is_verbose, named, visible
+from raycase.errors import RequestError, WorkError, check_problems, expecting, first_line, is_verbose, named, visible
 from raycase.io.storage import Location
 from raycase.job.runner import Places
 from raycase.ray.capacity import Capacity
@@ -78,11 +78,11 @@ def named_cluster() -> str | None:
 
 def join(address: str, *, seconds: float = SECONDS, **options: Any) -> None:
     """`ray.init`, which itself would try for minutes where nothing listens."""
-    if "://" in address:
-        raise RequestError(
-            f"RAY_ADDRESS: expected host:port of a cluster, auto or local, got {visible(address)}; from outside a "
-            "cluster: `ray job submit --address http://HOST:8265 -- COMMAND`"
-        )
+    refused = (
+        f"RAY_ADDRESS: expected host:port of a cluster, auto or local, got {visible(address)}; from outside a "
+        "cluster: `ray job submit --address http://HOST:8265 -- COMMAND`"
+    )
+    check_problems({refused: "://" in address})
     logging.getLogger("ray").setLevel(logging.CRITICAL)  # until `ray.init`: what Ray logs stands in the error
     errors = (OSError, RuntimeError, ValueError, RayError)
     expected = f"RAY_ADDRESS={visible(address)}: expected a cluster to join"
@@ -146,13 +146,11 @@ def _blind_nodes(place: Location) -> list[str]:
     folder = next(filter(os.path.isdir, [place.path, *map(str, Path(place.path).parents)]))
     with expecting(f"{place.uri}: expected a folder to write to", OSError), NamedTemporaryFile(dir=folder) as probe:
         look = ray.remote(num_cpus=0)(os.path.exists)
-        nodes = [node for node in ray.nodes() if node["Alive"]]
-        on_node = [look.options(label_selector={"ray.io/node-id": node["NodeID"]}) for node in nodes]
-        answers = [task.remote(probe.name) for task in on_node]
-        answered, _ = ray.wait(answers, num_returns=len(answers), timeout=ANSWER)
-        seeing = [answer in answered and ray.get(answer) for answer in answers]
-    names = [f"the node {node['NodeManagerHostname']} ({node['NodeManagerAddress']})" for node in nodes]
-    return [name for name, sees in zip(names, seeing, strict=True) if not sees]
+        nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+        on_node = {id_: look.options(label_selector={"ray.io/node-id": id_}).remote(probe.name) for id_ in nodes}
+        there, _ = ray.wait([*on_node.values()], num_returns=len(nodes), timeout=ANSWER)
+        blind = [nodes[id_] for id_, answer in on_node.items() if answer not in there or not ray.get(answer)]
+    return [f"the node {node['NodeManagerHostname']} ({node['NodeManagerAddress']})" for node in blind]
 
 
 def capacity() -> Capacity:

@@ -4,9 +4,6 @@
 A test names each attribute, so that a Ray which renames one is noticed.
 """
 
-from functools import partial
-from typing import Any
-
 from ray._private import ray_constants
 
 
@@ -22,7 +19,5 @@ def serve_locally() -> None:
     on every interface. An address in `ray.serve.config.HTTPOptions` for replicas would replace this."""
     from ray.serve._private import replica  # of the extra `serve`
 
-    def add_port(server: Any, at: str, add: Any) -> Any:
-        return add(server, at.replace("[::]", "127.0.0.1"))
-
-    replica.add_port_to_grpc_server = partial(add_port, add=replica.add_port_to_grpc_server)
+    add = replica.add_port_to_grpc_server
+    replica.add_port_to_grpc_server = lambda server, at: add(server, at.replace("[::]", "127.0.0.1"))

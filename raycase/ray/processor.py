@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
-from typing import Any
 
-import pyarrow as pa
 from ray.data import ActorPoolStrategy, Dataset
 
 from raycase import Embed, Pool, ProcessorConfig
 from raycase.errors import names_arguments
+from raycase.io.schema import RowFunction, mapped
 
 OF_ACTORS = ("concurrency", "batch_size", "num_cpus", "num_gpus", "accelerator_type")
-RowFunction = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 @names_arguments
@@ -39,7 +35,7 @@ def build_processor(
     of_actors["compute"] = ActorPoolStrategy(min_size=least, max_size=most)
     given |= given.pop("options", {})
     step = Embed if config.tokens is None else Pool
-    before, after = ([partial(_mapped, function=each)] if each else [] for each in (preprocess, postprocess))
+    before, after = ([partial(mapped, function=each)] if each else [] for each in (preprocess, postprocess))
 
     def process(dataset: Dataset) -> Dataset:
         for each in (*before, step, *after):
@@ -48,27 +44,3 @@ def build_processor(
         return dataset
 
     return process
-
-
-def _mapped(table: pa.Table, function: RowFunction) -> pa.Table:
-    """The rows after a function."""
-    rows = [function(row) for row in table.to_pylist()]
-    names = dict.fromkeys(name for row in rows for name in row)
-    columns = [_column(name, [row.get(name) for row in rows], table.schema) for name in names]
-    return pa.table([column for _, column in columns], schema=pa.schema([field for field, _ in columns]))
-
-
-def _column(name: str, values: list[Any], before: pa.Schema) -> tuple[pa.Field, pa.Array]:
-    """With the field that it was before, where this changes no value but by rounding a float: vectors stay float32."""
-    if name in before.names:
-        field = before.field(name)
-        with suppress(pa.ArrowException, OverflowError):
-            column = pa.array(values, field.type)
-            nulls = column.null_count * getattr(field.type, "list_size", 0)
-            if nulls and not field.type.value_field.nullable and not column.flatten().null_count:
-                filled = column.values.fill_null(0)  # Lance takes no null inside a null vector
-                column = pa.FixedSizeListArray.from_arrays(filled, type=field.type, mask=column.is_null())
-            if re.search("float|double", str(field.type)) or str(column.to_pylist()) == str(values):
-                return field, column
-    column = pa.array(values)
-    return pa.field(name, column.type), column

@@ -3,7 +3,6 @@
 The embedding job is one execution of Ray Data: plan -> read (tasks) -> encode (actors) -> write (tasks).
 """
 
-import copy
 import math
 import os
 import time
@@ -26,10 +25,9 @@ from raycase.errors import WorkError, is_verbose, note
 from raycase.io.schema import Reason
 from raycase.job.plan import Plan
 from raycase.job.request import Actors, Request
-from raycase.job.results import Encoding
 from raycase.job.runner import Item, Mapped, Places, Runner, progress_bar
-from raycase.job.steps import EncodeUnits, read_arrow
-from raycase.job.units import ReadUnit, WrittenUnit, write_arrow
+from raycase.job.steps import EncodeUnits, read_units
+from raycase.job.units import ReadUnit, WrittenUnit, spans_from_arrow, write_arrow
 from raycase.ray.capacity import READ_CPUS, WRITE_CPUS, ActorPool, make_pool
 from raycase.ray.cluster import call, capacity, cause, join_cluster
 from raycase.ray.in_flight import DEATHS, InFlight, feed_spans
@@ -73,8 +71,7 @@ class RayRunner(Runner):
         cluster = join_cluster([("--output", request.output.root)])
         pool = make_pool(request.actors, plan.units, cluster)
         note(f"needs {pool}; {cluster}")
-        what = f"unit was finished by {pool}"
-        return _ray_errors(execute(request, plan, pool), what, request.actors.stall_timeout)
+        return _ray_errors(execute(request, plan, pool), f"unit was finished by {pool}", request.actors.stall_timeout)
 
 
 def _results(
@@ -144,17 +141,10 @@ def execute(request: Request, plan: Plan, pool: ActorPool) -> Iterator[WrittenUn
             ray.kill(in_flight)
 
 
-class _Opaque:
-    """An argument of a stage that Ray Data's own actors do not look into: an enumeration would make them import torch.
-
-    That takes seconds, and 320 MB on the head node. Workers get the value.
-    """
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return copy.copy, (self.value,)
+def _read(spans: pa.Table, *, encoding: ray.ObjectRef) -> Iterator[pa.Table]:
+    """`read_units` in a task."""
+    for unit in read_units(spans_from_arrow(spans), ray.get(encoding)):
+        yield unit.to_arrow()
 
 
 def _stages(
@@ -162,7 +152,8 @@ def _stages(
 ) -> Dataset:
     """The dataset of `WrittenUnit`. CPUs differ by stage; otherwise Ray Data would fuse stages."""
     batches: dict[str, Any] = {"batch_size": 1, "batch_format": "pyarrow"}
-    encoding, here = _Opaque(request.encoding), ray.get_runtime_context().get_node_id()
+    # Ray Data's own actors look into arguments, and would import torch of it: seconds, and 320 MB on the head node
+    encoding, here = ray.put(request.encoding), ray.get_runtime_context().get_node_id()
     weights, units = request.config["model"]["weights"], math.ceil(plan.units / pool.least)
     planned = ray.data.from_items([0], override_num_blocks=1).map_batches(
         feed_spans,
@@ -172,7 +163,7 @@ def _stages(
         **batches,
     )
     read = planned.map_batches(
-        read_arrow,
+        _read,
         fn_kwargs={"encoding": encoding},
         compute=TaskPoolStrategy(size=READERS_AN_ACTOR * pool.most),
         num_cpus=READ_CPUS,
@@ -198,11 +189,11 @@ class EncodeInPool:
     It ends with its job's `in_flight`, whatever still refers to it: others wait for its CPUs and GPUs.
     """
 
-    def __init__(self, encoding: Encoding, in_flight: ray.actor.ActorHandle, **how: Any) -> None:
+    def __init__(self, encoding: ray.ObjectRef, in_flight: ray.actor.ActorHandle, **how: Any) -> None:
         ray.get(in_flight.is_there.remote())  # raises where Ray started it again after its job, and so ends that
         self.in_flight = in_flight
         Thread(target=self._end_with_job, daemon=True).start()
-        self.step = EncodeUnits(encoding, **how)
+        self.step = EncodeUnits(ray.get(encoding), **how)
 
     def __call__(self, row: pa.Table) -> Iterator[pa.Table]:
         unit = ReadUnit.from_arrow(row)

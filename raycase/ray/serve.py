@@ -13,9 +13,8 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from types import FrameType
 from typing import Any, NoReturn
 
 import ray
@@ -29,10 +28,7 @@ from ray.serve.schema import LoggingConfig
 from ray.util.metrics import Counter, Histogram
 
 from raycase.errors import RequestError, WorkError, note
-from raycase.index.index import Index
-from raycase.index.query_encoder import resolve_query_encoder
 from raycase.io.storage import locate
-from raycase.models.registry import resolve_embedder
 from raycase.ray.capacity import CPU_STEP, Capacity, whole_steps
 from raycase.ray.cluster import capacity, cause, join_cluster, named_cluster
 from raycase.ray.private import serve_locally
@@ -177,7 +173,7 @@ def serve(settings: ServeFlags) -> NoReturn:
     on_cluster = named_cluster() is not None
     settings = check_serve(settings, on_cluster=on_cluster)
     os.environ.pop(TOKEN, None)  # which the processes of Ray would inherit; they know its SHA-256
-    model = _checked_model(settings)
+    model = Service.model_of(settings)  # refuses what no replica could load, before Ray starts
     port = settings.port if on_cluster else free_port(settings.host, settings.port)
     for setting in ("USER_CODE_IN_SEPARATE_THREAD", "ROUTER_IN_SEPARATE_LOOP"):
         os.environ.setdefault(f"RAY_SERVE_RUN_{setting}", "0")  # of its processes; what computes has a thread of ours
@@ -232,16 +228,6 @@ def _exit_with_ray(node: dict[str, Any], drained: threading.Event, status: int) 
         os._exit(status)
 
 
-def _checked_model(settings: ServeFlags) -> str:
-    """The model's name. It refuses what no replica could load, before Ray starts."""
-    if settings.index is None:
-        assert settings.model is not None, "check_serve gives the default"
-        return resolve_embedder(settings.model).name
-    index = Index.open(settings.index, model=settings.model)
-    resolve_query_encoder(index.metadata, index.model)
-    return index.model
-
-
 def _failure(error: Exception) -> Exception:
     """Why the application does not run: the last error in the traceback of a replica, where there is one."""
     with suppress(RayServeException, KeyError):
@@ -257,12 +243,10 @@ def _failure(error: Exception) -> Exception:
 def wait_for_signal() -> int:
     """The number of SIGINT or SIGTERM, when one comes; a second one ends the process at once."""
     came: queue.SimpleQueue[int] = queue.SimpleQueue()
-
-    def handle(handler: Callable[[int, FrameType | None], object]) -> None:
-        signal.signal(signal.SIGINT, handler)
-        signal.signal(signal.SIGTERM, handler)
-
-    handle(lambda number, frame: came.put(number))
-    number = came.get()
-    handle(lambda number, frame: os._exit(128 + number))
-    return number
+    signals = signal.SIGINT, signal.SIGTERM
+    for each in signals:
+        signal.signal(each, lambda number, frame: came.put(number))
+    first = came.get()
+    for each in signals:
+        signal.signal(each, lambda number, frame: os._exit(128 + number))
+    return first

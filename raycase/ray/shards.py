@@ -32,6 +32,7 @@ from raycase.ray.cluster import cause, join_cluster
 from raycase.ray.in_flight import DEATHS
 
 AskedOfHead = Mapping[str, tuple[ConditionQueries, Tensor]]
+OfVersion = tuple[int, ConditionVectors, QueryEncoder]  # its number, what is read of it, what encodes for it
 
 START_SECONDS = 300.0  # for actors to come up, on machines that are busy
 AWAY_SECONDS = 30.0
@@ -98,25 +99,40 @@ class ShardReplicas:
         return None
 
 
-class ShardActors:
-    """The actors of an index, `replicas` a shard, which end with the last object that knows them.
+class InShards:
+    """Gives an index in shards, and later versions of it, to actors that are started once, and end with the last one.
 
-    wait: seconds for which a shard that is away is waited for; default: `AWAY_SECONDS`.
+    replicas: of each shard; wait: seconds for which a shard that is away is waited for.
     """
 
-    def __init__(self, uri: str, shards: int, *, limits: Limits, replicas: int = 1, wait: float | None = None) -> None:
-        """Start them, each replica of a shard on another node if there are as many."""
-        cluster = join_cluster([("--index", locate(uri))])
-        self.wait, count = AWAY_SECONDS if wait is None else wait, shards * replicas
+    def __init__(self, *, replicas: int = 1, wait: float | None = None) -> None:
+        self.replicas, self.wait = replicas, AWAY_SECONDS if wait is None else wait
+        self.shards: list[ShardReplicas] = []
+
+    def __call__(self, index: Index) -> Index:
+        """The index, whose rows its shards compare."""
+        if len(self.shards) != index.metadata.shards:
+            self.shards = []  # those of another number of shards end first
+            if index.metadata.shards == 1:
+                return index
+            self.shards = self._start(index)
+        version = index.dataset.version, index.vectors, index.query_encoder  # not the index, which would never end
+        index.compare = partial(self._nearest, self.shards, version)
+        return index
+
+    def _start(self, index: Index) -> list[ShardReplicas]:
+        """Start the actors, each replica of a shard on another node if there are as many."""
+        uri, shards = index.root.uri, index.metadata.shards
+        cluster, count = join_cluster([("--index", index.root)]), shards * self.replicas
         remote: Any = ray.remote(
             num_cpus=CPU_STEP,  # it computes while a query is answered, and keeps no job from its CPUs
             max_restarts=-1,
             scheduling_strategy="SPREAD",
         )(ShardActor)
         threads = max(1, int(sum(node.get("CPU", 0) for node in cluster.alive) / count))
-        actors = [remote.remote(uri, i // replicas, shards, limits, threads) for i in range(count)]
-        self.shards = [ShardReplicas(actors[i : i + replicas]) for i in range(0, count, replicas)]
-        pings = [ping for shard in self.shards for ping in shard.pings]
+        actors = [remote.remote(uri, i // self.replicas, shards, index.limits, threads) for i in range(count)]
+        started = [ShardReplicas(actors[i : i + self.replicas]) for i in range(0, count, self.replicas)]
+        pings = [ping for shard in started for ping in shard.pings]
         try:
             _, late = ray.wait(pings, num_returns=count, timeout=START_SECONDS)
             if late:
@@ -127,18 +143,20 @@ class ShardActors:
             ray.get(pings)
         except RayError as error:
             raise cause(error) from error
+        return started
 
-    def nearest(
-        self, version: int, vectors: ConditionVectors, encoder: QueryEncoder, terms: Sequence[Term], k: int, *how: Any
+    def _nearest(
+        self, shards: list[ShardReplicas], version: OfVersion, terms: Sequence[Term], k: int, *how: Any
     ) -> Nearest:
-        """`IndexRows.nearest` of all shards, for a version of the index with these vectors and this encoder."""
+        """`IndexRows.nearest` of all shards."""
+        number, vectors, encoder = version
         pooled = [term.condition for term in terms if term.condition is not None]
         kept = {condition: encoder.ask(condition) for condition in pooled if vectors.pooled_rows(condition)}
         asked = {name: (questions.cpu(), temperatures.cpu()) for name, (questions, temperatures) in kept.items()}
-        request = version, asked, ray.put(terms), k, *how  # which may be large, once for all shards
+        request = number, asked, ray.put(terms), k, *how  # which may be large, once for all shards
         try:
-            with ThreadPoolExecutor(len(self.shards)) as pool:
-                answers = list(pool.map(lambda shard: shard.ask(request, self.wait), self.shards))
+            with ThreadPoolExecutor(len(shards)) as pool:
+                answers = list(pool.map(lambda shard: shard.ask(request, self.wait), shards))
         except RayError as error:
             raise cause(error) from error
         if lost := [str(shard) for shard, answer in enumerate(answers, 1) if answer is None]:
@@ -150,23 +168,5 @@ class ShardActors:
 
 
 def open_sharded(uri: str, *, model: str | None = None, limits: Limits = Limits(), **flags: Any) -> Index:  # noqa: B008
-    """`Index.open`, whose rows are searched by actors on the cluster. flags: of `ShardActors`."""
+    """`Index.open`, whose rows are searched by actors on the cluster. flags: of `InShards`."""
     return InShards(**flags)(Index.open(uri, model=model, limits=limits))
-
-
-class InShards:
-    """Gives an index in shards, and later versions of it, to actors that are started once. flags: of `ShardActors`."""
-
-    def __init__(self, **flags: Any) -> None:
-        self.flags = flags
-        self.actors: ShardActors | None = None
-
-    def __call__(self, index: Index) -> Index:
-        shards = index.metadata.shards
-        if self.actors is None or len(self.actors.shards) != shards:
-            self.actors = None  # those of another number of shards end first
-            if shards == 1:
-                return index
-            self.actors = ShardActors(index.root.uri, shards, limits=index.limits, **self.flags)
-        index.compare = partial(self.actors.nearest, index.dataset.version, index.vectors, index.query_encoder)
-        return index

@@ -32,7 +32,6 @@ from raycase.training.vector_cache import VectorCache
 
 POLL_S = 0.5  # seconds between two reads of the history
 FAILURES = 3  # tolerated failures of workers; after each, the workers resume from the last checkpoint
-HISTORY = "history.json"
 
 
 def fit_on_ray(
@@ -47,10 +46,8 @@ def fit_on_ray(
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")  # the default notices the end 2 s late
     if recipe.frozen:
         checkpoints.remove()
-    storage: dict[str, Any] = {"storage_path": checkpoints.path}
-    if not checkpoints.is_local:
-        storage["storage_filesystem"] = PyFileSystem(FSSpecHandler(checkpoints.fs))
-    history = checkpoints / HISTORY
+    filesystem = None if checkpoints.is_local else PyFileSystem(FSSpecHandler(checkpoints.fs))
+    history = checkpoints / "history.json"
     trainer = ray.train.torch.TorchTrainer(
         _fit_worker,
         train_loop_config={
@@ -65,7 +62,8 @@ def fit_on_ray(
             name="ray",
             failure_config=ray.train.FailureConfig(max_failures=FAILURES),
             checkpoint_config=ray.train.CheckpointConfig(num_to_keep=1),
-            **storage,
+            storage_path=checkpoints.path,
+            storage_filesystem=filesystem,
         ),
     )
     ended: list[Any] = []

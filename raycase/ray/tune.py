@@ -52,7 +52,7 @@ class Trials:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         earlier = [t for t in self.results.read_trials() if t["phase"] == "search"]
         scored = [t for t in earlier if t["score"] is not None]
-        if len(earlier) >= count:
+        if (missing := count - len(earlier)) <= 0:
             return
         samplers = {flag: next(iter(sampler.items())) for flag, sampler in space.items()}
         domains = {
@@ -67,7 +67,6 @@ class Trials:
         epochs = max([self.recipe.epochs, *samplers.get("epochs", ("", []))[1]])
         grace = min(GRACE, epochs)
         asha = ASHAScheduler(time_attr="epoch", max_t=epochs, grace_period=grace, reduction_factor=REDUCTION)
-        missing = count - len(earlier)
         self._tune("search", domains, num_samples=missing, search_alg=searcher, scheduler=asha)
 
     def run(self, trials: Sequence[tuple[Choices, int]], phase: str) -> None:

@@ -23,6 +23,7 @@ from raycase.index.answers import ASKED, PARTS, POOLED, QUERY, TEXT_RANK, VECTOR
 from raycase.index.index import Index, on_index
 from raycase.index.lance_files import READY, lance_errors
 from raycase.index.options import EFFORTS, Limits
+from raycase.index.query_encoder import resolve_query_encoder
 from raycase.io.schema import CONDITION, RANK, SCORE, Reason
 from raycase.models.configs import check_conditions
 from raycase.models.embedder import Embedder
@@ -104,6 +105,16 @@ class Service:
         index, name = live.index, public_name(live.index.metadata.name)
         hidden = dict.fromkeys((index.root.uri, index.root.path, settings.index), "the index") | {index.model: name}
         return cls(name=name, loaded=index.encoder, live=live, hidden=hidden)
+
+    @staticmethod
+    def model_of(settings: ServeFlags) -> str:
+        """The model's name. Raises RequestError for a model or an index that `load` could not load."""
+        if settings.index is None:
+            assert settings.model is not None, "check_serve gives the default"
+            return resolve_embedder(settings.model).name
+        index = Index.open(settings.index, model=settings.model)
+        resolve_query_encoder(index.metadata, index.model)
+        return index.model
 
     @property
     def encoder(self) -> Embedder:

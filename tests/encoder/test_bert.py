@@ -69,9 +69,7 @@ def test_int8_is_near_and_refused_where_it_is_not_computed(tmp_path):
     cosines = np.sum(vectors[0] * vectors[1], 1) / np.prod([np.linalg.norm(each, axis=1) for each in vectors], axis=0)
     assert cosines.mean() > 0.998 and 0.98 < cosines.min() < 0.99999
     other = replace(MINILM, source=str(save_random(tmp_path / "t5", "t5")))
-    with pytest.raises(
-        ValueError, match=r"^--compute int8: expected bert, .* on a processor, got t5"
-    ):
+    with pytest.raises(ValueError, match=r"^--compute int8: expected bert, .* on a processor, got t5"):
         load_encoder(other, device="cpu", dtype=torch.int8)
 
 

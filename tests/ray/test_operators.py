@@ -10,7 +10,7 @@ import storing
 from ray.data import ActorPoolStrategy
 
 import raycase
-from raycase.ray.processor import _mapped
+from raycase.io.schema import mapped
 
 pytestmark = pytest.mark.cluster
 COUNT = 40
@@ -87,11 +87,11 @@ def test_a_column_keeps_its_type_where_its_values_still_fit():
     types = {"small": pa.int32(), "day": pa.date32(), "vector": vector, "words": pa.binary()}
     fields = [pa.field(name, type_, metadata={"form": "a"}) for name, type_ in types.items()]
     rows = pa.table([[1, 2], [None, 7], [[1, 0], None], [b"a", b"b"]], schema=pa.schema(fields))
-    assert _mapped(rows, dict).schema.equals(rows.schema, check_metadata=True)
-    halves = _mapped(rows, lambda row: row | {"small": row["small"] / 2, "vector": row["vector"] and [0.6, 0.8]})
+    assert mapped(rows, dict).schema.equals(rows.schema, check_metadata=True)
+    halves = mapped(rows, lambda row: row | {"small": row["small"] / 2, "vector": row["vector"] and [0.6, 0.8]})
     assert halves["vector"].chunk(0).values.to_pylist()[2:] == [0, 0], "Lance takes no null inside a null"
     assert halves["small"].to_pylist() == [0.5, 1.0] and halves["vector"].type == rows["vector"].type
-    later = _mapped(rows, lambda row: row | {"day": datetime.datetime(2026, 1, 1, 12), "words": str(row["words"])})
+    later = mapped(rows, lambda row: row | {"day": datetime.datetime(2026, 1, 1, 12), "words": str(row["words"])})
     assert later["day"][0].as_py().hour == 12 and later["words"].type == pa.string()
 
 

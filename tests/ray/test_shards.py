@@ -39,11 +39,11 @@ def sharded(cluster, home):
 
 def of(index):
     """The actors of its shards, one each."""
-    return [actor for shard in actors_of(index).shards for actor in shard.actors]
+    return [actor for shard in actors_of(index) for actor in shard.actors]
 
 
 def actors_of(index):
-    return index.compare.func.__self__
+    return index.compare.args[0]
 
 
 def end(index):
@@ -88,7 +88,7 @@ def test_a_shard_that_died_is_asked_again(sharded, home):
     before = pid(second)
     ray.get(second.__ray_call__.remote(die_at_the_next))
     alike(sharded.search(QUERIES, ASKED, 10), wanted)
-    assert pid(second) != before and not any(actors_of(sharded).shards[1].under_way.values())
+    assert pid(second) != before and not any(actors_of(sharded)[1].under_way.values())
 
 
 @pytest.mark.cluster
