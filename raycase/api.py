@@ -85,12 +85,14 @@ def load(model: Place = "minilm-conditional-v3", **options: Any) -> Embedder:
 
 
 @names_arguments
-def embed(input: Place, output: Place, *, conditions: str | Iterable[str] = (), **options: Any) -> dict[str, Any]:
+def embed(
+    input: Place, output: Place | None = None, *, conditions: str | Iterable[str] = (), **options: Any
+) -> dict[str, Any]:
     """Embed a corpus under conditions, as `raycase embed` does. The same call again resumes a job that was stopped.
 
     Args:
         input: file, folder or glob of the texts, local or on object storage.
-        output: folder of the vectors.
+        output: folder of the vectors; none beside `into`.
         conditions: one or several; every text is embedded under each.
         options: the other flags of the command, such as `any_condition=True` or `index="captions.lance"`.
 

@@ -27,6 +27,7 @@ MOST_TOKEN_BYTES = 4096
 OF_TEXTS = (  # flags that stored tokens do not take
     "chunk overlap late_chunking text_column id_column dim prompt pooling subtract on_long on_unknown".split()  # noqa: SIM905
 )
+NOT_INTO = "output index chunk overlap late_chunking keep_columns condition_column any_condition dry_run".split()  # noqa: SIM905
 DOCUMENTS_OF_UNIT = 256  # at most, by default, of texts that are cut
 EXAMPLE = 'raycase embed --input captions.csv --conditions "color of the clothes" --output out --index captions.lance'
 
@@ -77,6 +78,9 @@ class EmbedFlags(RunFlags):
     """Write vectors of length 1."""
     index: str | None = None
     """Also index the output for `raycase search`, in this Lance dataset; an index that exists gets the new rows."""
+    into: tuple[str, ...] = ()
+    """Instead of --output: write the vectors into the Lance dataset of --input, in columns of these names, one for each
+    condition. Only rows without a vector, or with another text since, are embedded."""
     dry_run: bool = False
     """Estimate the work from a sample; write nothing."""
 
@@ -86,7 +90,7 @@ def embed(flags: EmbedFlags) -> dict[str, Any]:
     from raycase.io.reader import conditions_file
 
     result = embed_corpus(flags)
-    if sys.stdout.isatty() and not flags.dry_run:
+    if sys.stdout.isatty() and not flags.dry_run and not flags.into:
         output, index = shlex.quote(result["output"]), shlex.quote(flags.index or f"{result['output']}.lance")
         build = "" if flags.index else f"raycase index --embeddings {output} --output {index} && "
         first = normal_words((*flags.conditions, "...")[0])
@@ -106,6 +110,8 @@ def embed_corpus(flags: EmbedFlags) -> dict[str, Any]:
     from raycase.job.run import run
     from raycase.job.sample import dry_run
 
+    if flags.into:
+        return _embed_into(flags)
     request, runner = check_embed(flags), AutoRunner(flags.ray)
     if flags.dry_run:
         result = dry_run(request, runner)
@@ -119,6 +125,22 @@ def embed_corpus(flags: EmbedFlags) -> dict[str, Any]:
     check_index(flags.index, request)
     result = run(request, runner)
     return result | {"index": index_output(flags.index, result["output"])}
+
+
+def _embed_into(flags: EmbedFlags) -> dict[str, Any]:
+    """Run or resume the jobs that fill columns of the input."""
+    from raycase.commands.place import AutoRunner
+    from raycase.io.places import check_paths
+    from raycase.io.storage import locate
+    from raycase.job.into import Target, embed_into
+
+    others = [f"--{name.replace('_', '-')}" for name in NOT_INTO if getattr(flags, name) != getattr(EmbedFlags, name)]
+    check_problems({f"--into: expected no {' or '.join(others)} beside it; leave it out": others})
+    check_paths(opens={"--input": flags.input})
+    at: dict[str, Any] = {"root": locate(flags.input), "text": flags.text_column, "id": flags.id_column}
+    place = Target.folder_of(at["root"])
+    as_file = replace(flags, input=SAMPLE, text_column="text", id_column=None, output=f"{place.uri}/job", into=())
+    return embed_into(Target(request=check_embed(as_file), names=flags.into, **at), lambda: AutoRunner(flags.ray))
 
 
 def check_embed(flags: EmbedFlags) -> Request:

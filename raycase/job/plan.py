@@ -57,7 +57,7 @@ def find_job_file(request: Request) -> tuple[JobFile, Units]:
         replace(job, config=config).fingerprint,
         job="the same job",
         results=[output.units.name],
-        difference="" if job.config == config else _difference(OLDER | job.config, OLDER | config),
+        difference="" if job.config == config else difference(OLDER | job.config, OLDER | config),
     )
     files_now = {f.uri: f for f in files}
     for old in job.files:
@@ -71,12 +71,12 @@ def find_job_file(request: Request) -> tuple[JobFile, Units]:
     return replace(job, files=job.files + [f for f in files if f not in known]), units
 
 
-def _difference(recorded: object, requested: object, path: str = "") -> str:
+def difference(recorded: object, requested: object, path: str = "") -> str:
     """Where two configurations first differ, in words."""
     if isinstance(recorded, dict) and isinstance(requested, dict):
         for key in sorted(recorded.keys() | requested.keys()):
             if recorded.get(key) != requested.get(key):
-                return _difference(recorded.get(key), requested.get(key), f"{path}.{key}".lstrip("."))
+                return difference(recorded.get(key), requested.get(key), f"{path}.{key}".lstrip("."))
     path = SHOWN.get(path, path)
     return f"{path}: {visible(recorded, MOST_LABEL)} there, {visible(requested, MOST_LABEL)} requested"
 
