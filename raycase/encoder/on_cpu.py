@@ -33,8 +33,10 @@ ACTIVATIONS: dict[str, Any] = {
     "relu": op.relu,
     "silu": op.swish,
 }
-Weights = Mapping[str, np.ndarray]  # fp32, by the library's names
-Ranges = Mapping[str, tuple[np.ndarray, np.ndarray]]  # least and most of each component (D,), by a map that reads them
+Arrays = Mapping[str, np.ndarray]  # fp32, by the library's names
+InputRanges = Mapping[
+    str, tuple[np.ndarray, np.ndarray]
+]  # least and most of each component (D,), by a map that reads them
 
 
 class OnCpu(nn.Module):
@@ -42,7 +44,7 @@ class OnCpu(nn.Module):
 
     device, dtype = torch.device("cpu"), torch.float32  # of what it gives
 
-    def __init__(self, config: Any, weights: Weights, *, bf16: bool, texts: Sequence[list[int]] = ()) -> None:
+    def __init__(self, config: Any, weights: Arrays, *, bf16: bool, texts: Sequence[list[int]] = ()) -> None:
         """bf16: else in float32; texts: where their tokens are given, in int8 by what they need."""
         super().__init__()
         self.config = config
@@ -76,6 +78,7 @@ def compiled(model: ov.Model, *, bf16: bool) -> ov.CompiledModel:
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
         "ENABLE_CPU_PINNING": False,  # all processes would take the same cores
         "PERFORMANCE_HINT": "LATENCY",
+        "CPU_RUNTIME_CACHE_CAPACITY": 64,  # shapes of batches whose kernels are kept: with 5000, memory grows by GiB
     }
     return ov.Core().compile_model(model, "CPU", options)
 
@@ -91,7 +94,7 @@ class Graph:
     model: the graph; read: the inputs of linear maps, by the name of the first map that reads each.
     """
 
-    def __init__(self, config: Any, weights: Weights, ranges: Ranges | None = None) -> None:
+    def __init__(self, config: Any, weights: Arrays, ranges: InputRanges | None = None) -> None:
         self.config, self.weights, self._ranges = config, weights, ranges
         self.read: dict[str, Any] = {}
         self.given = [op.parameter([-1, -1], np.int32, name=name) for name in ("ids", "mask", "types")]
@@ -102,7 +105,7 @@ class Graph:
             states.append(self._layer(f"encoder.layer.{n}", states[-1], added))
         self.model = ov.Model([op.result(each) for each in states], self.given, "encoder")
 
-    def ranges(self, texts: Sequence[list[int]], *, bf16: bool) -> Ranges:
+    def ranges(self, texts: Sequence[list[int]], *, bf16: bool) -> InputRanges:
         """The least and the most of each component of what the linear maps read of the tokens of these texts."""
         inner = compiled(ov.Model([op.result(each) for each in self.read.values()], self.given, "ranges"), bf16=bf16)
         ids_BT = np.zeros((len(texts), max(map(len, texts))), np.int32)
@@ -197,7 +200,7 @@ def whole_numbers(weight_ED: np.ndarray) -> Any:
     return op.multiply(op.convert(numbers_ED, "f32"), op.constant(step_E1.astype(np.float32)))
 
 
-def _position_bias(config: Any, weights: Weights) -> np.ndarray:
+def _position_bias(config: Any, weights: Arrays) -> np.ndarray:
     """MPNet's, by the distance of two tokens and its direction; longer distances share buckets: (2 * most + 1, H)."""
     away_S = np.arange(-config.max_position_embeddings, config.max_position_embeddings + 1)
     one_side = config.relative_attention_num_buckets // 2
