@@ -67,6 +67,8 @@ class Embedder(LoadedSystem):
 
     def rounded(self, vectors: torch.Tensor) -> torch.Tensor:
         """In `output_dtype` of the encoder: (..., D). One too small has its least numbers: only zeros become zeros."""
+        if vectors.dtype == self.encoder.output_dtype:
+            return vectors
         written = vectors.to(self.encoder.output_dtype)
         is_lost = vectors.any(-1, keepdim=True) & ~written.any(-1, keepdim=True)
         return written.masked_fill(is_lost, torch.finfo(written.dtype).smallest_normal / 2**10)

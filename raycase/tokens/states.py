@@ -78,10 +78,13 @@ class StateReader:
             unconditional_BD = encoder.pool_states(hidden_BTD, first_VB[:1], stop_VB[:1]).float()  # the first view
             place_BS = start_B1 + torch.arange(int((texts[1] - texts[0]).max()), device=hidden_BTD.device)
             real_BS = place_BS < end_B1
-            at_BS1 = (place_BS * real_BS).long().unsqueeze(-1)
             of_B = batch.encoded_once(rows)[1]
             taken = {n: s if of_B is None else s[of_B] for n, s in encoder.taken.items()} | {self._last: hidden_BTD}
-            layers = [taken[n].gather(1, at_BS1.expand(-1, -1, taken[n].shape[-1])).float() for n in self.layers]
+            if (texts[0] == (first := int(texts[0].min()))).all():  # a part of the states, which need not be gathered
+                layers = [taken[n][:, first : first + place_BS.shape[1]].float() for n in self.layers]
+            else:
+                at_BS1 = (place_BS * real_BS).long().unsqueeze(-1)
+                layers = [taken[n].gather(1, at_BS1.expand(-1, -1, taken[n].shape[-1])).float() for n in self.layers]
             encoder.taken, states_BSW = {}, torch.cat(layers, dim=-1)
             use(rows, TokenStates(index=index_B, states=states_BSW, real=real_BS, unconditional=unconditional_BD))
             return work
