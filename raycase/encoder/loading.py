@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.resources import files
 from inspect import signature
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -36,6 +37,7 @@ from raycase.encoder.sources import (
 )
 from raycase.encoder.table import EncoderSpec
 from raycase.encoder.token_batch import TokenBatch, Tokens
+from raycase.encoder.tokenizer import PromptTokenizer
 from raycase.errors import RequestError, first_line, note
 from raycase.io.json_values import loads
 
@@ -76,17 +78,9 @@ def load_encoder(
             f"--compute int8: expected {', '.join(LIKE_BERT)} on a processor, got {config.model_type} on {device}"
         )
     known = config.model_type in KNOWN
-    config.use_cache = False  # of keys and values
-    if getattr(config, "attention_type", None) == "block_sparse":  # BigBird's: random blocks, other ones in each batch
-        config.attention_type = "original_full"
-    if known and not spec.causal and config.model_type not in LIKE_BERT:  # a window would hide the far end of a text
-        config.is_causal, config.sliding_window = False, None
+    _adjust(config, spec)
     pools = spec.published is not None and spec.published.by_library  # which takes padded states
     in_rows = config.model_type in DECODERS and not pools
-    if batch_tokens is None:
-        batch_tokens = BATCH_TOKENS_GPU if device.type == "cuda" else BATCH_TOKENS_CPU
-        if device.type != "cuda" and not in_rows:  # rows share prefixes, the more the longer they are
-            batch_tokens = min(batch_tokens, max(LEAST_TOKENS_CPU, BATCH_NUMBERS_CPU // config.hidden_size))
     parts: dict[str, Any] = {}
     with encoder_errors(f"readable weights at {spec.source}"):
         if read_alone:
@@ -104,9 +98,9 @@ def load_encoder(
     expected = f"a model that encodes texts in {dtype}, as {config.model_type} at {spec.source}"
     with encoder_errors(expected):  # a model that nobody may have run
         if on_cpu:
-            texts = _sample_texts() if dtype is torch.int8 else []
             bf16 = dtype is torch.bfloat16 or (dtype is torch.int8 and bf16_is_faster(device))
-            model = OnCpu(config, weights, bf16=bf16, texts=[tokenize.tokenizer.encode(text).ids for text in texts])
+            texts = _sample_texts(tokenize) if dtype is torch.int8 else []
+            model = OnCpu(config, weights, bf16=bf16, texts=texts)
         equal_lengths = not (known or on_cpu) and padding_is_seen(model)
         if "token_type_ids" in signature(model.forward).parameters and any(tokenize.tokenizer.encode("a").type_ids):
             raise ValueError("a tokenizer that gives the tokens of a text other types than 0")
@@ -117,7 +111,7 @@ def load_encoder(
         tokenize=tokenize,
         after=after,
         **parts,
-        batch_tokens=batch_tokens,
+        batch_tokens=_batch_tokens(config, device, in_rows) if batch_tokens is None else batch_tokens,
         equal_lengths=equal_lengths,
         output_dtype=output_dtype,
     )
@@ -173,16 +167,34 @@ def bf16_is_faster(device: torch.device) -> bool:
     return of_amd or torch.cpu._is_amx_tile_supported()
 
 
+def _batch_tokens(config: Any, device: torch.device, in_rows: bool) -> int:
+    """Tokens of a batch, by default."""
+    if device.type == "cuda":
+        return BATCH_TOKENS_GPU
+    if in_rows:  # which share prefixes, the more the longer they are
+        return BATCH_TOKENS_CPU
+    return min(BATCH_TOKENS_CPU, max(LEAST_TOKENS_CPU, BATCH_NUMBERS_CPU // config.hidden_size))
+
+
 def _by_openvino(config: Any) -> bool:
     """Whether `OnCpu` computes what the library's model of this configuration does."""
     decodes = getattr(config, "is_decoder", False)
     return config.model_type in LIKE_BERT and config.hidden_act in ACTIVATIONS and not decodes
 
 
-def _sample_texts() -> list[str]:
-    """Texts of three domains, which ship."""
+def _sample_texts(tokenize: PromptTokenizer) -> list[list[int]]:
+    """Ids of texts of three domains, which ship."""
     lines = (files("raycase.sample") / "sentences.csv").read_text(encoding="utf-8").splitlines()
-    return [row["text"] for row in csv.DictReader(lines)][::4]
+    return [tokenize.tokenizer.encode(row["text"]).ids for row in islice(csv.DictReader(lines), 0, None, 4)]
+
+
+def _adjust(config: Any, spec: EncoderSpec) -> None:
+    """Leave out what an encoder that reads each text once, and whole, does not need."""
+    config.use_cache = False  # of keys and values
+    if getattr(config, "attention_type", None) == "block_sparse":  # BigBird's: random blocks, other ones in each batch
+        config.attention_type = "original_full"
+    if config.model_type in KNOWN and config.model_type not in LIKE_BERT and not spec.causal:
+        config.is_causal, config.sliding_window = False, None  # a window would hide the far end of a text
 
 
 def _load_weights(
