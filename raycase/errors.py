@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import wraps
@@ -101,6 +101,7 @@ _KEYS = re.compile(r"(\?[^\s?]*?(?:sig|signature|token|key|secret|password)=)[^\
 _CLASSES = {"bool": bool, "int": int, "float": (int, float), "str": str, "None": NoneType}
 TO_UTF8 = "text is read as UTF-8, convert another encoding, as: iconv -f LATIN1 -t UTF-8"
 MOST_SHOWN, MOST_LABEL = 1000, 200  # characters of a line for people, and of a condition or a name in one
+MOST_WORDS = 10  # of a condition that reads as a phrase
 MOST = 2**63 - 1  # of a whole number: what a file and a store of columns hold
 MOST_SEED = 2**32 - 1  # of scikit-learn's and Optuna's seeds
 
@@ -195,6 +196,14 @@ def is_words(value: object) -> bool:
 def normal_words(text: str) -> str:
     """A condition, label or phrase as it is compared and stored: in NFC, stripped, one blank for all white space."""
     return " ".join(normalize("NFC", text).split())
+
+
+def note_sentences(conditions: Iterable[str | None]) -> None:
+    """Note the conditions that read as sentences."""
+    for condition in conditions:
+        if condition and (condition.endswith((".", "!")) or condition.count(" ") >= MOST_WORDS):
+            shown = visible(condition, MOST_LABEL)
+            note(f"{shown!r} reads as a sentence, but a condition names what to look at, in one to five words: 'place'")
 
 
 def at_least(least: int, flags: object, *names: str, most: int | None = None) -> dict[str, tuple[bool, str]]:

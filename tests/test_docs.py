@@ -16,8 +16,14 @@ from raycase.cli import main, parse
 from raycase.commands import COMMANDS
 
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
-TUTORIALS = [*sorted((ROOT / "docs" / "tutorials").glob("*.md")), ROOT / "docs" / "gpu.md"]
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+TUTORIALS += [ROOT / "docs" / name for name in ("gpu.md", "choosing-conditions.md")]
 REQUIRED = ("--train", "--validation", "--output")  # of `raycase train`
+GERMAN = """id,text
+1,"Mein Paket kam zwei Wochen zu spät und der Karton war zerrissen."
+2,"Die Hose ist zu kurz, ich hatte Größe 34 bestellt."
+3,"Sie haben meine Karte zweimal für eine Bestellung belastet."
+"""
 LONG = {"pairs"}  # tutorials that train
 NOT_RUN = "not run by the tests"  # the title of a block of a tutorial
 CALLS = re.compile(r"(?:^|[\s/])(?:raycase |python jobs/(\w+)\.py )")
@@ -119,6 +125,23 @@ def test_every_error_that_is_explained_is_one_of_the_code():
     quoted = [either[0] or either[1] for either in re.findall("^### (?:`` (.+) ``|`([^`]+)`)$", page, re.MULTILINE)]
     assert len(quoted) == page.count("\n### ") > 25
     assert [words for words in quoted if not any(words in text for text in messages())] == []
+
+
+def test_each_mistake_of_the_first_hour_prints_the_line_that_is_quoted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "words").mkdir()
+    (tmp_path / "tickets.csv").write_text("ticket,message\n7,My parcel came two weeks late.\n8,Left in the rain.\n")
+    (tmp_path / "more.csv").write_text("ticket,message\n9,Nobody answers the phone.\n")
+    (tmp_path / "semicolons.csv").write_text("id;text\n7;My parcel came late\n")
+    (tmp_path / "german.csv").write_text(GERMAN)
+    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(raycase .+?)` \| `(.+?)` \|", page, re.MULTILINE)
+    assert len(rows) == page.count("\n| `raycase ") > 10
+    for line, wanted in rows:
+        said = run(line, tmp_path)
+        assert printed(wanted.replace("…", "..."), said), f"{line}: expected {wanted}, got {said}"
+        for note in ("hardly English", "no letters", "reads as a sentence"):
+            assert (note in said) == (note in wanted), f"{line}: {said}"
 
 
 def shell(text):

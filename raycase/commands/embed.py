@@ -5,16 +5,26 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from raycase.commands.flags import RunFlags
-from raycase.errors import RequestError, check_problems, expecting, normal_words, note, visible
+from raycase.errors import (
+    RequestError,
+    check_problems,
+    expecting,
+    is_words,
+    normal_words,
+    note,
+    note_sentences,
+    visible,
+)
 from raycase.names import Advanced, Dtype
 
 if TYPE_CHECKING:
     from raycase.encoder.chunks import Chunking
-    from raycase.io.inputs import Listing
+    from raycase.io.inputs import InputFile, Listing
     from raycase.job.output import JobFile, Output
     from raycase.job.request import Request
     from raycase.job.results import Encoding
@@ -28,6 +38,8 @@ OF_TEXTS = (  # flags that stored tokens do not take
     "chunk overlap late_chunking text_column id_column dim prompt pooling subtract on_long on_unknown".split()  # noqa: SIM905
 )
 NOT_INTO = "output index chunk overlap late_chunking keep_columns condition_column any_condition dry_run".split()  # noqa: SIM905
+FIRST_TEXTS = 100  # that are looked at
+ENGLISH_TOKENS = 1.6  # of a word, at most: the labelled tables have 1.1 to 1.4, Dutch and French 1.8, Chinese 17
 DOCUMENTS_OF_UNIT = 256  # at most, by default, of texts that are cut
 EXAMPLE = 'raycase embed --input captions.csv --conditions "color of the clothes" --output out --index captions.lance'
 
@@ -200,6 +212,7 @@ def check_embed(flags: EmbedFlags) -> Request:
         check_conditions(model, conditions)
     if conditions:
         check_room(model, conditions, "--conditions")
+        note_sentences(conditions)
     most_rows = DOCUMENTS_OF_UNIT if encoding.pairs.chunking else ROWS_OF_UNIT
     unit_rows = flags.unit_rows or min(most_rows, max(64, PAIRS_OF_UNIT // len(conditions or "a")))
     return Request(encoding=encoding, files=files, unit_rows=unit_rows, **given)
@@ -233,6 +246,7 @@ def _encoding(
         written=(ID, CONDITION, EMBEDDING, *OF_PAIRS, *(CHUNK_COLUMNS if flags.chunk is not None else ())),
     )
     of_rows: dict[str, Any] = {"on_long": flags.on_long, "on_unknown": flags.on_unknown}
+    _note_texts(first, flags.text_column, model)
     pairs = RowPairs(columns=columns, conditions=conditions, chunking=_chunking(flags, model, conditions), **of_rows)
     result: JobResult = VectorResult(dtype=flags.dtype, normalize=flags.normalize)
     if flags.any_condition:
@@ -240,6 +254,29 @@ def _encoding(
         result = TokenResult(dtype=flags.dtype, token_bytes=token_bytes, basis=basis)
     how: dict[str, Any] = {"compute": flags.compute, "compile": flags.compile, "batch_tokens": flags.batch_tokens}
     return Encoding(model=model, pairs=pairs, result=result, **how)
+
+
+def _note_texts(file: InputFile, column: str, model: EmbedderConfig) -> None:
+    """Note texts without letters, and for a model that ships those in another language, by the first of a text file."""
+    from raycase.encoder.model_files import SHIPPED
+    from raycase.encoder.sources import load_tokenizer
+    from raycase.io.inputs import source_of
+    from raycase.io.source import SpanRows
+    from raycase.io.text_files import TextFile
+
+    source, block = source_of(file), SpanRows()
+    if isinstance(source, TextFile) and source.location.is_local:
+        with suppress(RequestError), source.reading():  # which the job reports
+            block = next(source.read([column]), block)
+    values = [line.values.get(column) for line in block.lines.values() if line.values]
+    values += block.table[column][:FIRST_TEXTS].to_pylist() if block.table is not None else []
+    texts = [str(text) for text in values[:FIRST_TEXTS] if is_words(text)]
+    if texts and not any(map(str.isalpha, "".join(texts))):
+        note(f"the first texts in {column!r} have no letters; --text-column names another column")
+    elif model.name in SHIPPED and len("".join(texts)) >= FIRST_TEXTS:
+        tokens = sum(map(len, load_tokenizer(model.encoder).parts(texts))) / len(" ".join(texts).split())
+        if tokens > ENGLISH_TOKENS:
+            note(f"the first texts are hardly English ({tokens:.1f} tokens a word), and {model.name} knows no other")
 
 
 def _chunking(flags: EmbedFlags, model: EmbedderConfig, conditions: Sequence[str] | None) -> Chunking | None:

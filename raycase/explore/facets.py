@@ -12,7 +12,7 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, repeat
+from itertools import chain, islice, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -199,28 +199,29 @@ def score_words(clusters: Iterable[Iterable[tuple[str, list[Word]]]], count: int
 
     tf: the word's share of the weight of the cluster, f: the sum of its shares of all clusters, A: the mean weight of a
     cluster, 1 here. A word of one text comes after those of several. English function words carry none."""
-    shares: list[dict[str, float]] = []
-    counts: list[Counter[str]] = []
+    counted = [weight_shares(texts) for texts in clusters]
     everywhere: defaultdict[str, float] = defaultdict(float)
-    for texts in clusters:
-        weight_of: defaultdict[str, float] = defaultdict(float)
-        texts_with: Counter[str] = Counter()
-        for text, words in texts:
-            contents = [content(text, word) for word in words]
-            for name, word in zip(contents, words, strict=True):
-                if name:
-                    weight_of[name] += word.weight
-            texts_with.update(set(contents))
-        total = sum(weight_of.values())
-        shares.append({name: weight / total for name, weight in weight_of.items() if weight > 0})
-        counts.append(texts_with)
-        for name, share in shares[-1].items():
-            everywhere[name] += share
+    for word, share in chain.from_iterable(shares.items() for shares, _ in counted):
+        everywhere[word] += share
     found = []
-    for shares_of, texts_with in zip(shares, counts, strict=True):
-        scored = [CarriedWord(word, share * math.log(1 + 1 / everywhere[word])) for word, share in shares_of.items()]
+    for shares, texts_with in counted:
+        scored = [CarriedWord(word, share * math.log(1 + 1 / everywhere[word])) for word, share in shares.items()]
         found.append(sorted(scored, key=lambda each: (texts_with[each.word] < 2, -each.score, each.word))[:count])
     return found
+
+
+def weight_shares(texts: Iterable[tuple[str, list[Word]]]) -> tuple[dict[str, float], Counter[str]]:
+    """Each word's share of the weight of weighed texts, and in how many of them it is; without function words."""
+    weight_of: defaultdict[str, float] = defaultdict(float)
+    texts_with: Counter[str] = Counter()
+    for text, words in texts:
+        contents = [content(text, word) for word in words]
+        for name, word in zip(contents, words, strict=True):
+            if name:
+                weight_of[name] += word.weight
+        texts_with.update(set(contents))
+    total = sum(weight_of.values())
+    return {name: weight / total for name, weight in weight_of.items() if weight > 0}, texts_with
 
 
 # ------------------------------------------------------------------------------------------------ facets of an index

@@ -8,6 +8,7 @@ twice. Lance marks deleted rows in a new version, so a reader of the former one 
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -337,10 +338,13 @@ def _check_new_rows(dataset: LanceDataset, source: FinishedOutput, metadata: Ind
             same = f"{sql_equals(CONDITION, condition)} AND {sql_in(of, ids)}"
             rows = dataset.to_table(columns=[ID], filter=same, limit=1)
             if len(rows):
+                found = rows[ID][0].as_py()
+                places = "; such ids are places in files without a column of ids: embed again with --id-column"
                 raise RequestError(
-                    f"--embeddings: expected rows that are new to the index, got id {rows[ID][0].as_py()!r} under "
+                    f"--embeddings: expected rows that are new to the index, got id {found!r} under "
                     f"{condition!r} in {source.output.root.uri}, which the index has from another job; pass --replace "
                     "to replace it, --overwrite to build from scratch, or only one of the outputs"
+                    f"{places if re.fullmatch('[0-9]+:[0-9]+', str(found)) else ''}"
                 )
 
 

@@ -15,7 +15,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raycase.errors import RequestError, WorkError, check_problems, checks_types, expecting, normal_words, note
+from raycase.errors import (
+    RequestError,
+    WorkError,
+    check_problems,
+    checks_types,
+    expecting,
+    normal_words,
+    note,
+    note_sentences,
+)
 from raycase.index.answers import PARTS, QUERY, STATED, TEXT_RANK, VECTOR_RANK, answer_table, distinct_answers
 from raycase.index.approximate import approximate_nearest, is_coded
 from raycase.index.filters import Filter, checked_filter
@@ -432,7 +441,8 @@ def note_searched(
 ) -> None:
     """`print_replaced_condition` of what was asked, and note which conditions hardly choose among a text's tokens, and
     how many rows that pass a filter have no vector under a condition that was searched, or, where they were not
-    searched apart, under any."""
+    searched apart, under any; and which read as sentences."""
+    note_sentences(searched)
     for asked, condition in searched.items():
         print_replaced_condition(index, asked, condition)
         if condition is None or condition in index.metadata.taught or not index.is_pooled(condition):

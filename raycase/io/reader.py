@@ -5,6 +5,7 @@ column) and the kept columns with the prefix `KEEP`; one of several files has `F
 """
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -15,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raycase.errors import RequestError, is_words, normal_words
+from raycase.errors import RequestError, check_problems, is_words, normal_words
 from raycase.io.inputs import FORMATS, find_input, peek, source_of
 from raycase.io.json_values import not_json
 from raycase.io.schema import (
@@ -132,6 +133,9 @@ def read_conditions(values: Sequence[str], flag: str = "--conditions") -> list[s
                 conditions += read_columns(found, [column], flag)[column]
         if not conditions:
             raise RequestError(f"{flag}: expected at least one {name} in {file}, got none")
+    folder = next((each for each in map(str, values) if re.search(r"[/\\]|^\.+$", each) and os.path.isdir(each)), None)
+    got = f"got the folder {folder}; name its file"
+    check_problems({f"{flag}: expected {name}s or one file of them, {got}": file is None and folder})
     return distinct_words(conditions, flag)
 
 

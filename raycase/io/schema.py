@@ -26,6 +26,7 @@ DOCUMENT, CHUNK, START, END = "document", "chunk", "start", "end"  # of a chunk:
 CHUNK_COLUMNS = (DOCUMENT, CHUNK, START, END)
 # columns of pairs, counted and not written: the row of each, whether its text was cut, why it is rejected
 ROW_OF_PAIR, PAIR_TRUNCATED, PAIR_REJECTED = OF_PAIRS = ("__row", "__truncated", "__rejected")
+SEPARATORS = ";\t|"  # of files that are named as CSV
 INT64 = range(-(2**63), 2**63)
 OF_ANSWERS = ("query", "asked", "pooled", RANK, SCORE, "stated", "weights")  # of `raycase.index.answers`
 # of stored tokens: codes, share and code of the unconditional part; in an index the hash of the basis, and sketches
@@ -226,6 +227,9 @@ def check_once(name: str, names: Sequence[str], where: str, advice: str = "") ->
     """Raise RequestError, with some advice, unless the column is one of these names, and one only."""
     if names.count(name) != 1:
         once = " once" if name in names else ""
+        if len(names) == 1 and (apart := next((each for each in SEPARATORS if each in names[0]), None)):
+            shown = {"\t": "tabs"}.get(apart, f"{apart!r}")
+            advice = f", which is one column: {shown} part its names, where raycase reads commas; write it with commas"
         raise RequestError(f"{where}: expected the column {name!r}{once}, got {', '.join(names) or 'none'}{advice}")
 
 

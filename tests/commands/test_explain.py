@@ -1,11 +1,15 @@
-"""`raycase explain` shows the words that a condition looks at: in bold in a terminal, as figures elsewhere."""
+"""`raycase explain` shows the words that a condition looks at: in bold in a terminal, as figures elsewhere; and how
+wordings differ."""
 
+import numpy as np
 import pytest
 import tiny
+from helpers import sentences, write_csv
 
 import raycase
 from raycase.commands.explain import ExplainFlags, explain
 from raycase.errors import RequestError
+from raycase.explore.wordings import SAMPLED, heaviest, same_nearest
 from raycase.tokens.words import Word
 
 TEXTS = ("A woman in a red dress", "{x} <b>café</b> & 😀 [SEP] dogs")
@@ -44,6 +48,10 @@ def test_wrong_requests_are_refused(model):
         ({"model": "minilm"}, r"--model: expected a model that weighs words .*, got minilm$"),
         ({"model": f"tri-encoder:{encoder}"}, r"--model: expected a model that weighs words .*, got tri-encoder:"),
         ({"condition": ()}, "--condition: expected at least one, got"),
+        ({"text": ()}, "expected one of --text or --input, got none"),
+        ({"input": "a.csv"}, "expected one of --text or --input, got both"),
+        ({"text": (), "input": "a.csv", "condition": ("a", " a")}, "expected two wordings or more .*, got 'a' alone"),
+        ({"text": (), "input": "a.csv", "model": "minilm"}, "--model: expected a model that weighs words"),
         (
             {"condition": ("",)},
             "--text, --condition: expected texts .*, got: empty condition: 'A woman in a red dress' under ''",
@@ -51,3 +59,45 @@ def test_wrong_requests_are_refused(model):
     ]:
         with pytest.raises(RequestError, match=words):
             explain(job(model, **wrong))
+
+
+def test_wordings_are_compared_on_a_sample_of_texts(model, tmp_path, capsys):
+    texts = [*dict.fromkeys(sentences(SAMPLED + 200))]
+    assert len(texts) > SAMPLED
+    write_csv(tmp_path / "texts.csv", ["id", "note"], [*enumerate([*texts, texts[0], " "])])
+    flags = job(model, text=(), input=str(tmp_path / "texts.csv"), text_column="note")
+    result = explain(flags)
+    printed = capsys.readouterr().out
+    assert result == explain(flags)
+    assert (result["texts"], result["nearest"]) == (SAMPLED, 10)
+    unconditional, first, second = result["wordings"]
+    assert [unconditional["condition"], first["condition"], second["condition"]] == [None, *CONDITIONS]
+    assert [each["same"][i] for i, each in enumerate(result["wordings"])] == [1, 1, 1]
+    assert first["same"][2] == second["same"][1] < 1
+    for number, each in enumerate((first, second), 1):
+        assert [*each["words"].values()] == sorted(each["words"].values(), reverse=True)
+        looks = ", ".join(f"{word} {share:.3f}" for word, share in each["words"].items())
+        figures = "  ".join(f"{share:.2f}" for share in each["same"])
+        assert f"  {number}  {figures}  {each['condition']}: {looks[:9]}" in printed
+    with pytest.raises(RequestError, match=r"texts.csv: expected the column 'text', got id, note; --text-column names"):
+        explain(job(model, text=(), input=flags.input))
+    write_csv(tmp_path / "few.csv", ["text"], [[text] for text in texts[:9]] * 9)
+    with pytest.raises(RequestError, match="--input: expected at least 50 different texts in 'text', got 9"):
+        explain(job(model, text=(), input=str(tmp_path / "few.csv")))
+
+
+def test_what_wordings_have_in_common_by_hand():
+    """Three texts at 0, 10 and 90 degrees: the nearest to them are the second, the first and the second."""
+    line = np.array([[1, 0], [np.cos(0.1745), np.sin(0.1745)], [0, 1]], np.float32)
+    assert same_nearest([line, line], 1).tolist() == [[1, 1], [1, 1]]
+    turned = line[[0, 2, 1]]  # the third, the third and the first are nearest
+    assert same_nearest([line, turned], 1).tolist() == [[1, 0], [0, 1]]
+    assert same_nearest([line, turned], 2).tolist() == [[1, 1], [1, 1]]  # all others
+
+
+def test_the_heaviest_words_by_hand():
+    texts = ["The red dog", "a Red cat"]
+    weights = [[Word(0, 3, 0.5), Word(4, 7, 0.3), Word(8, 11, 0.2)], [Word(0, 1, 0), Word(2, 5, 0.6), Word(6, 9, 0.4)]]
+    found = heaviest(texts, weights)
+    assert [(each.word, round(each.score, 4)) for each in found] == [("red", 0.6), ("cat", 0.2667), ("dog", 0.1333)]
+    assert found[:2] == heaviest(texts, weights, 2)

@@ -49,6 +49,16 @@ def test_columns_that_cannot_serve_are_refused(captions, options, message):
         columns_of(captions, **options)
 
 
+@pytest.mark.parametrize(("apart", "named"), [(";", "';'"), ("\t", "tabs"), ("|", r"'\|'")])
+def test_columns_that_other_marks_than_commas_part_are_named(tmp_path, apart, named):
+    (tmp_path / "x.csv").write_text(f"id{apart}text\n7{apart}a dog, a cat\n")
+    with pytest.raises(RequestError, match=f"which is one column: {named} part its names, .*; write it with commas$"):
+        columns_of(tmp_path / "x.csv")
+    (tmp_path / "x.csv").write_text(f"id,a{apart}b\n7,a dog\n")
+    with pytest.raises(RequestError, match=r"; --text-column names another$"):
+        columns_of(tmp_path / "x.csv")
+
+
 def test_jsonl_types_come_from_the_first_rows(tmp_path):
     rows = [
         {"text": "a", "n": 1, "x": 1, "b": True, "mixed": 1, "nested": {"k": 1}, "null": None},
