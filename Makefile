@@ -54,10 +54,6 @@ docs: .venv/ready          ## write the generated pages: docs/flags.md, docs/roo
 site: .venv/ready          ## the website of README.md, docs/ and results/, into out/site
 	$(BIN)/python docs/website.py
 
-bundle:                    ## build raycase/explore/page/regl-scatterplot.js from bundle/package-lock.json
-	npm ci --no-audit --no-fund --prefix bundle
-	npm run --prefix bundle build
-
 model: .venv/ready         ## train the models that ship, raycase/models/*-v3, from C-STS and the public texts in DATA and our own
 	$(call train-model,minilm-conditional,$(TABLES) $(PUBLIC:%=$(DATA)/labelled/%.csv),--model minilm --epochs 45)
 	$(call train-model,mpnet-conditional,$(TABLES),--model $(MPNET) --epochs 30 --unconditional-share 0.4)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from base64 import b64decode
 from io import BytesIO
 from pathlib import Path
 
@@ -26,9 +27,9 @@ WIDTH, HEIGHT = 1100, 560
 STEPS, STEP_MS, REST_MS = 14, 60, 2600  # frames from one map to the next, and how long each and a map are seen
 MOST_BYTES = 600_000
 BETWEEN = """(async () => {{
-    const along = (axis) => maps[{a}][axis].map((from, i) => from + {share} * (maps[{b}][axis][i] - from));
+    const positions = maps[{a}].positions.map((from, i) => from + {share} * (maps[{b}].positions[i] - from));
+    await plot.move({{ positions }});
     at("labels").classList.add("hidden");
-    await plot.move({{ ...maps[{b}], x: along("x"), y: along("y") }});
 }})()"""
 
 
@@ -37,11 +38,12 @@ def frames(page: Browser, folder: Path) -> list[tuple[Image.Image, int]]:
 
     def seen(milliseconds: int) -> tuple[Image.Image, int]:
         page.ask("plot.redraw()")
-        page.picture(folder / "frame.png")
-        return Image.open(BytesIO((folder / "frame.png").read_bytes())).convert("RGB"), milliseconds
+        picture = b64decode(page.send("Page.captureScreenshot")["data"])
+        return Image.open(BytesIO(picture)).convert("RGB"), milliseconds
 
     page.size(WIDTH, HEIGHT)
-    page.prefers(prefers_color_scheme="light", prefers_reduced_motion="reduce")  # each frame is drawn at its place
+    wanted = {"prefers-color-scheme": "light", "prefers-reduced-motion": "reduce"}  # each frame is drawn at its place
+    page.send("Emulation.setEmulatedMedia", features=[{"name": key, "value": value} for key, value in wanted.items()])
     page.open((folder / "map.html").as_uri())
     page.wait("document.documentElement.dataset.ready === 'true'")
     page.ask(f"at('color').value = {COLORS}, at('color').dispatchEvent(new Event('change'))")

@@ -1,8 +1,12 @@
 """Maps of texts without an index: random positions, and words that are marked."""
 
+import gzip
+import json
+from base64 import b64decode
+
 import numpy as np
 
-from raycase.explore.condition_map import ConditionMap
+from raycase.explore.condition_map import ConditionMap, MapRows
 from raycase.explore.page import map_page
 from raycase.index.topk import nearest_others
 from raycase.tokens.words import Word
@@ -39,5 +43,27 @@ def some_maps(texts, neighbours=4):
 def write_page(file, texts, maps=None):
     """Write a page of texts; gives its URI."""
     ids = [f"id {i}" for i in range(len(texts))]
-    file.write_bytes(map_page(maps or some_maps(texts), texts, ids, "a <title>", f"{len(texts)} rows"))
+    sampled = np.arange(0, len(texts), 2)
+    rows = MapRows(offsets=[], texts=texts, ids=ids, of=len(texts), left_out=0, sampled=sampled)
+    file.write_bytes(map_page(maps or some_maps(texts), rows, "a <title>", f"{len(texts)} rows"))
     return file.as_uri()
+
+
+def unpacked(data):
+    """What a page holds, with its lists as lists of texts, and arrays of numbers for each of them."""
+
+    def numbers(packed, dtype):
+        return np.frombuffer(gzip.decompress(b64decode(packed)), dtype)
+
+    count = data["count"]
+    for name in ("texts", "ids"):
+        data[name] = json.loads(gzip.decompress(b64decode(data[name])))
+    data["sampled"] = numbers(data["sampled"], "u1")
+    for each in data["maps"]:
+        for name, dtype in {"positions": "<u2", "rows": "<u4", "cosines": "i1"}.items():
+            each[name] = numbers(each[name], dtype).reshape(count, -1)
+        each["facet"] = numbers(each["facet"], "u1")
+        starts, ends = each.pop("starts"), each.pop("ends")
+        split = starts and np.split(numbers(ends, "<u2"), numbers(starts, "<u4")[1:-1])
+        each["words"] = split and [words.tolist() for words in split]
+    return data

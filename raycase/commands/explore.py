@@ -25,7 +25,7 @@ class ExploreFlags(OfIndex):
     """Conditions; each gets a map, next to the map of the unconditional vectors. Or one file of them, as for `raycase
     embed`. Default: those of the index."""
     most_rows: int = 20_000
-    """Maximum number of rows on the map; a larger index is sampled."""
+    """Maximum number of rows on the map; a larger index is sampled. UMAP places at most 20,000."""
     clusters: int = 8
     """Number of facets of each map, clusters of its rows. There are eight colors."""
     text_column: Advanced[str | None] = None
@@ -52,15 +52,16 @@ def explore(flags: ExploreFlags) -> dict[str, Any]:
     chosen: dict[str, Any] = {name: getattr(flags, name) for name in names}
     index, (maps, rows) = on_index(flags.open, partial(make_maps, asked=asked, **chosen))
     title = visible(index.root.uri.rstrip("/").rsplit("/", 1)[-1], MOST_LABEL)
-    shown, cut = len(rows.texts), sum(len(text) > MOST_CHARACTERS for text in rows.texts)
+    shown, placed, cut = len(rows.texts), len(rows.sampled), sum(len(text) > MOST_CHARACTERS for text in rows.texts)
     lines = {
         f"{shown:,} rows" if shown == rows.of else f"{shown:,} of {rows.of:,} rows, a sample": True,
         f"where {visible(flags.where, MOST_LABEL)}": flags.where,
+        f"{placed:,} placed by UMAP, the others between the nearest of these": placed < shown,
         f"rows left out because they lack one of the conditions: {rows.left_out:,}": rows.left_out,
         f"texts cut after {MOST_CHARACTERS} characters: {cut:,}": cut,
     }
     summary = "; ".join(line for line, holds in lines.items() if holds)
-    page = map_page(maps, rows.texts, rows.ids, title, summary)
+    page = map_page(maps, rows, title, summary)
     given = {"conditions": [each.condition for each in maps], "rows": rows.of, "rows_left_out": rows.left_out}
     result = flags.finish(began, {"output": page}, **given, rows_shown=shown, texts_cut=cut, bytes=len(page))
     print(f"{summary}: {visible(result['output'])}")

@@ -1,8 +1,9 @@
 """One map of an index's rows, under a condition or without: which rows, positions, neighbours, facets and words.
 
-Rows stand where UMAP (McInnes et al., 2018, arXiv:1802.03426) places them by their nearest neighbours by cosine.
+Rows stand where UMAP (McInnes et al., 2018, arXiv:1802.03426) places them by their nearest neighbours by cosine. Of
+many rows it places a sample, the same for each map; the others stand between the rows of it that are nearest to them.
 
-Shapes: N rows, D dimensions, k neighbours, C conditions.
+Shapes: N rows, S of them a sample, D dimensions, k neighbours, C conditions, K cells.
 """
 
 import re
@@ -10,6 +11,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -24,13 +26,16 @@ from raycase.index.answers import looked_at
 from raycase.index.index import Index, print_replaced_condition, why_unweighed
 from raycase.index.index import text_column as texts_in
 from raycase.index.lance_files import lance_errors, offsets_of
-from raycase.index.topk import nearest_others
+from raycase.index.topk import Nearest, nearest_others, nothing, top_k
 from raycase.io.schema import CONDITION, ID
 from raycase.tokens.words import Word
 
 FACET_WORDS = 5
 NEAR = 14  # neighbours of a row by which it is placed: with itself 15, UMAP's default
 LEAST_ROWS, MOST_MAPS = 3, 12
+SAMPLED = 20_000  # rows at most that UMAP places and whose words are weighed; of more rows, neighbours are approximate
+BETWEEN = 3  # rows of the sample between which another row stands
+CELL_ROWS, LOOKED_AT = 600, 10_000  # rows of a cell, about, and of the cells nearest to it that are compared, at least
 LISTED = 8  # neighbours of a row on the page
 FAR, EDGE = 0.01, 0.25  # share of the rows at each side that are far, and how far from the others they are drawn
 
@@ -44,6 +49,7 @@ class MapRows:
     ids: list[str]
     of: int  # rows under all conditions, of which these are a sample
     left_out: int  # rows of the index that are not under all
+    sampled: np.ndarray  # (S,) the sample
 
 
 def choose_rows(
@@ -70,7 +76,8 @@ def choose_rows(
     ids = [str(each) for each in taken[ID].to_pylist()]
     every = pc.count_distinct(index.ids(None, where)[ID]).as_py()
     texts = [each or "" for each in taken[text].to_pylist()] if text else ids
-    return MapRows(offsets=offsets, texts=texts, ids=ids, of=of, left_out=every - of)
+    sampled = np.sort(np.random.default_rng(0).choice(len(chosen), min(len(chosen), SAMPLED), replace=False))
+    return MapRows(offsets=offsets, texts=texts, ids=ids, of=of, left_out=every - of, sampled=sampled)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +90,7 @@ class ConditionMap:
     cosines: np.ndarray  # (N, k) with these
     facet: np.ndarray  # (N,) numbered from 0, the largest first
     facet_words: list[list[str]]
-    words: list[list[Word]] | None  # those of each text that the condition weighs most; None where none are weighed
+    words: list[list[Word]] | None  # in texts of the sample those that the condition weighs most; None: not weighed
 
 
 def make_maps(
@@ -113,7 +120,8 @@ def make_maps(
         note(f"no weighed words: {unweighed}")
     with lance_errors(index.root):
         rows = choose_rows(index, [*conditions], text, most=most_rows, where=where)
-        weighed = [None] * len(conditions) if unweighed else weigh_texts(index, rows.texts, [*conditions])
+        texts = [rows.texts[row] for row in rows.sampled]
+        weighed = [None] * len(conditions) if unweighed else weigh_texts(index, texts, [*conditions])
         maps: list[ConditionMap] = []
         note(f"placing {len(rows.texts):,} rows; compiling UMAP adds about 15 s to the first map")
         for condition, offsets_N, words in zip(conditions, rows.offsets, weighed, strict=True):
@@ -121,7 +129,7 @@ def make_maps(
             before_N2 = maps[-1].positions if maps else None
             marked = None if condition is None else words
             vectors_ND = index.vectors_at(condition, offsets_N)
-            maps.append(make_map(vectors_ND, condition, rows.texts, marked, before_N2, clusters))
+            maps.append(make_map(vectors_ND, rows.sampled, condition, rows.texts, marked, before_N2, clusters))
             name = "no condition" if condition is None else f'"{visible(condition, MOST_LABEL)}"'
             print(f"{len(rows.texts):,} rows under {name} placed in {time.time() - began:.0f} s", flush=True)
     return maps, rows
@@ -129,28 +137,63 @@ def make_maps(
 
 def make_map(
     vectors_ND: np.ndarray,
+    sampled_S: np.ndarray,
     condition: str | None,
     texts: Sequence[str],
-    weighed: list[list[Word]] | None,
+    weighed: list[list[Word]] | None,  # of the sample
     before_N2: np.ndarray | None,
     clusters: int,
 ) -> ConditionMap:
     """The map of rows by their unit vectors; its points start where those of the map before are, if there is one."""
     count = len(vectors_ND)
-    cosines_Nk, rows_Nk = nearest_others(vectors_ND, NEAR)
+    own_SD, before_S2 = vectors_ND[sampled_S], None if before_N2 is None else before_N2[sampled_S]
+    cosines_Sk, rows_Sk = cosines_Nk, rows_Nk = nearest_others(own_SD, NEAR)
+    positions_N2 = place(own_SD, cosines_Sk, rows_Sk, before_S2)
+    if count > len(sampled_S):
+        (cosines_Nk, rows_Nk), of_sample = nearest_in_cells(vectors_ND, LISTED, sampled_S)
+        positions_N2 = place_others(positions_N2, sampled_S, of_sample)
     facets = find_clusters(lambda: [(np.arange(count), torch.from_numpy(vectors_ND))], min(clusters, count))
-    marked = None if weighed is None else [*map(looked_at, texts, weighed)]
-    words = marked or [[Word(*found.span(), 1.0) for found in re.finditer(r"\w+", text)] for text in texts]
+    words: list[list[Word]] = [[]] * count
+    for row, of_text in zip(sampled_S, weighed or repeat(None), strict=False):
+        found = re.finditer(r"\w+", texts[row])
+        words[row] = [Word(*each.span(), 1.0) for each in found] if of_text is None else looked_at(texts[row], of_text)
     carried = score_words((((texts[row], words[row]) for row in of) for of in facets.members()), FACET_WORDS)
     return ConditionMap(
         condition=condition,
-        positions=place(vectors_ND, cosines_Nk, rows_Nk, before_N2),
+        positions=positions_N2,
         rows=rows_Nk[:, :LISTED],
         cosines=cosines_Nk[:, :LISTED],
         facet=facets.cluster,
         facet_words=[[word.word for word in each] for each in carried],
-        words=marked,
+        words=None if weighed is None else words,
     )
+
+
+def nearest_in_cells(vectors_ND: np.ndarray, k: int, sampled_S: np.ndarray, looked: int = LOOKED_AT) -> list[Nearest]:
+    """The k nearest others of each row, and its nearest of the sample, among rows in the cells (of k-means) that are
+    nearest to its own."""
+    vectors, count = torch.from_numpy(vectors_ND), len(vectors_ND)
+    cells = find_clusters(lambda: [(np.arange(count), vectors)], count // CELL_ROWS)
+    members, is_sampled_N = cells.members(), np.isin(np.arange(count), sampled_S)
+    every, of_sample = nothing(count, k), nothing(count, BETWEEN)
+    for own, order_K in zip(members, np.argsort(-cells.centres @ cells.centres.T, axis=1, kind="stable"), strict=True):
+        enough = 1 + np.searchsorted(np.cumsum(cells.sizes[order_K]), looked)
+        others = np.sort(np.concatenate([members[cell] for cell in order_K[:enough]]))
+        for (cosines_Nk, rows_Nk), among in ((every, others), (of_sample, others[is_sampled_N[others]])):
+            most, group, groups = rows_Nk.shape[1], torch.from_numpy(own), torch.from_numpy(among)
+            found = top_k(vectors[group], [vectors[groups]], most, query_groups=group, groups=groups)
+            cosines_Nk[own], rows_Nk[own] = found[0], among[found[1]]
+    return [every, of_sample]
+
+
+def place_others(placed_S2: np.ndarray, sampled_S: np.ndarray, of_sample: Nearest) -> np.ndarray:
+    """Positions of all rows by those of the sample: between the nearest, and nearer to the more alike: (N, 2)."""
+    weights_Nk, rows_Nk = 1 / (1 - of_sample[0]).clip(1e-3), of_sample[1]
+    positions_N2 = np.zeros((len(rows_Nk), 2))
+    positions_N2[sampled_S] = placed_S2
+    positions_N2 = (weights_Nk[..., None] * positions_N2[rows_Nk]).sum(axis=1) / weights_Nk.sum(axis=1)[:, None]
+    positions_N2[sampled_S] = placed_S2
+    return positions_N2
 
 
 def import_umap() -> Any:

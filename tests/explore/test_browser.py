@@ -10,7 +10,7 @@ from mapped import HOSTILE, some_maps, write_page
 pytestmark = [pytest.mark.cluster, pytest.mark.skipif(CHROMIUM is None, reason="no chromium; apt-get install chromium")]
 
 TEXTS = [*HOSTILE, *(f"a {'dog' if i % 3 else 'cat'} on beach {i}" for i in range(60))]
-STALL = "GPU stall due to ReadPixels"  # what the driver of software rendering says of regl's first look at a texture
+STALL = "GPU stall due to ReadPixels"  # what the driver of software rendering says when a test looks at the canvas
 
 
 @pytest.fixture(scope="module")
@@ -84,12 +84,15 @@ def drawn(page):
 def test_a_condition_is_switched_and_the_points_are_where_its_map_has_them(page):
     assert text_of(page, "#title") == "a <title>" and text_of(page, "#summary") == f"{len(TEXTS)} rows"
     assert drawn(page)[0] > len(TEXTS)
-    before, wanted = place_of(page, 20), page.ask("[maps[1].x[20] - maps[0].x[20], maps[0].y[20] - maps[1].y[20]]")
+    before, wanted = (
+        place_of(page, 20),
+        page.ask("[40, 41].map((i) => (maps[1].positions[i] - maps[0].positions[i]) / 32767.5)"),
+    )
     page.click(*middle_of(page, "#conditions label:last-child span"))
     page.wait("state.map === 1 && !('moving' in document.documentElement.dataset)")
     moved = [after - earlier for after, earlier in zip(place_of(page, 20), before, strict=True)]
     unit = page.ask("canvas.clientHeight / 2 / plot.view()[2]")
-    assert moved == pytest.approx([unit * each for each in wanted], abs=1)
+    assert moved == pytest.approx([unit * wanted[0], -unit * wanted[1]], abs=1)
     assert page.ask("new URLSearchParams(location.hash.slice(1)).get('condition')") == 'the "animal" </script>'
     assert 'under the "animal" </script>' in text_of(page, "#status")
 
@@ -108,6 +111,27 @@ def test_a_click_shows_the_neighbours_on_every_map(page):
     page.wait(f"state.point === {TEXTS.index(wanted[0][0])}")
     page.key("Escape")
     page.wait("state.point === -1 && document.getElementById('details').hidden")
+
+
+def test_every_row_is_drawn_and_has_its_own_text(browser, tmp_path):
+    texts = [*HOSTILE, *(f"row {i} \u05d0\u05d1 \U0001f436" for i in range(10, 3000))]
+    page = opened(browser, many := write_page(tmp_path / "many.html", texts))
+    assert page.ask(
+        """(async () => {
+            await plot.redraw();
+            const pen = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d");
+            pen.drawImage(canvas, 0, 0);
+            const { data: pixels } = pen.getImageData(0, 0, canvas.width, canvas.height);
+            const at = ([x, y]) => 4 * (Math.floor(y) * canvas.width + Math.floor(x)) + 3;
+            return Array.from({ length: count }, (_, i) => pixels[at(plot.position(i))]).filter(Boolean).length;
+        })()"""
+    ) == len(texts)
+    assert page.ask("data.texts.slice(10)") == texts[10:]
+    page.ask("choose(2999)")
+    assert text_of(page, "#text") == texts[2999] and "by its nearest in the sample" in text_of(page, "#which")
+    page.ask("choose(7)")
+    assert text_of(page, "#text") == r"bell \u0007 escape \u001b[31m null \u0000"
+    check_quiet(browser, many)
 
 
 def test_hovering_shows_the_text_with_its_words(page):

@@ -3,7 +3,6 @@
 import json
 import re
 import sys
-from base64 import b64decode
 from importlib.util import find_spec
 
 import numpy as np
@@ -11,13 +10,15 @@ import pytest
 import storing
 from helpers import embedded
 from indexed import refuse
+from mapped import unpacked
 
 from raycase.commands.explore import ExploreFlags, explore
-from raycase.explore.condition_map import place
+from raycase.explore.condition_map import make_map, nearest_in_cells, place
 from raycase.index.answers import looked_at
 from raycase.index.index import Index
 from raycase.index.topk import nearest_others
 from raycase.io.vectors import l2_normalize
+from raycase.tokens.words import Word
 
 # not imported here: it takes seconds, in each of pytest's workers
 NO_UMAP = pytest.mark.skipif(find_spec("umap") is None, reason="pip install 'raycase[explore]'")
@@ -45,11 +46,9 @@ def asked(home, index="words.lance", **options):
 
 def page_of(home):
     page = (home / "map.html").read_text()
-    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])
-
-
-def numbers(data, each, name, dtype):
-    return np.frombuffer(b64decode(each[name]), dtype).reshape(len(data["texts"]), -1)
+    return unpacked(
+        json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])
+    )
 
 
 def test_the_page_has_what_a_search_and_the_model_give(home, capsys):
@@ -62,17 +61,17 @@ def test_the_page_has_what_a_search_and_the_model_give(home, capsys):
     assert result["bytes"] == (home / "map.html").stat().st_size and data["summary"] == "60 rows"
     assert "60 rows: " in capsys.readouterr().out
     for each in data["maps"]:
-        rows, cosines = numbers(data, each, "rows", "<u2"), numbers(data, each, "cosines", "i1")
+        rows, cosines = each["rows"], each["cosines"]
         vectors = index.vectors_at(each["condition"], np.arange(60))
         every = vectors @ vectors.T
         np.fill_diagonal(every, -np.inf)
         best = -np.sort(-every, axis=1)[:, :8]
         np.testing.assert_allclose(np.take_along_axis(every, rows.astype(int), 1), best, atol=1e-5)
         np.testing.assert_allclose(cosines / 100, best, atol=0.0051)
-        facet = numbers(data, each, "facet", "u1")[:, 0]
+        facet = each["facet"]
         assert [facet_of["rows"] for facet_of in each["facets"]] == np.bincount(facet).tolist()
         assert all(facet_of["words"] for facet_of in each["facets"])
-        assert np.ptp(numbers(data, each, "positions", "<u2"), axis=0).max() > 60_000
+        assert np.ptp(each["positions"].astype(int), axis=0).max() > 60_000
         if each["condition"] is None:
             assert each["words"] is None
             continue
@@ -86,11 +85,11 @@ def test_of_many_rows_a_sample_is_shown(home, capsys):
     for _ in range(2):
         result = explore(asked(home, most_rows=20, conditions=("color",)))
         assert (result["rows"], result["rows_shown"]) == (60, 20)
-        pages.append(page_of(home))
-    data, again = pages
+        pages.append((home / "map.html").read_bytes())
+    data = page_of(home)
     assert data["summary"] == "20 of 60 rows, a sample" and data["summary"] in capsys.readouterr().out
     assert len(data["texts"]) == 20 and [int(each) for each in data["ids"]] == sorted(map(int, data["ids"]))
-    assert data == again
+    assert pages[0] == pages[1]
 
 
 def test_rows_are_those_under_all_conditions_whatever_their_order(home):
@@ -101,7 +100,7 @@ def test_rows_are_those_under_all_conditions_whatever_their_order(home):
     assert data["summary"] == "30 rows; rows left out because they lack one of the conditions: 20"
     assert sorted(map(int, data["ids"])) == list(range(10, 40))
     for each in data["maps"]:
-        near = numbers(data, each, "rows", "<u2")[:, 0]
+        near = each["rows"][:, 0]
         for row in (0, 17):
             found = index.search([data["texts"][row]], each["condition"], 40, where="id >= 10 AND id < 40")
             ids = [str(i) for i in found["id"].to_pylist() if str(i) != data["ids"][row]]
@@ -173,6 +172,27 @@ def test_points_start_from_the_map_before_and_lie_as_it_does():
         before = positions * mirror
         moved = placed(others, before)
         assert np.linalg.norm(moved - before) < 0.8 * np.linalg.norm(moved - before * [-1, 1])
+
+
+def test_of_many_rows_a_sample_is_placed_and_the_others_among_their_like():
+    (vectors, group), sampled = groups(0, count=1300), np.arange(0, 1300, 4)
+    texts, weighed = [f"dog {i}" for i in range(1300)], [[Word(0, 3, 1.0)]] * len(sampled)
+    made, again = (make_map(vectors, sampled, "animal", texts, weighed, None, 3) for _ in range(2))
+    assert (made.rows == nearest_others(vectors, 8)[1]).all() and made.words[:2] == [[Word(0, 3, 1.0)], []]
+    alone = placed(vectors[sampled])
+    assert (made.positions[sampled] == alone).all() and (made.positions == again.positions).all()
+    others = np.setdiff1d(np.arange(1300), sampled)
+    apart = np.linalg.norm(made.positions[others, None] - alone[None], axis=2)
+    assert (group[sampled][apart.argmin(axis=1)] == group[others]).mean() > 0.95
+
+
+def test_neighbours_in_few_cells_are_nearly_those_of_all():
+    vectors, _ = groups(0, count=3000)
+    exact, sampled = nearest_others(vectors, 8), np.arange(0, 3000, 3)
+    (cosines, rows), (_, of_sample) = nearest_in_cells(vectors, 8, sampled, looked=1500)
+    np.testing.assert_allclose(cosines, (vectors[:, None] * vectors[rows]).sum(axis=2), atol=1e-5)
+    assert np.mean([len({*a} & {*b}) / 8 for a, b in zip(rows, exact[1], strict=True)]) > 0.8
+    assert np.isin(of_sample, sampled).all() and (of_sample != np.arange(3000)[:, None]).all()
 
 
 @pytest.mark.parametrize("count", [3, 4, 20])

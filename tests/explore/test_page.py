@@ -2,12 +2,12 @@
 
 import json
 import re
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from hashlib import sha256
 from html.parser import HTMLParser
 
 import numpy as np
-from mapped import FACETS, HOSTILE, some_maps, write_page
+from mapped import FACETS, HOSTILE, some_maps, unpacked, write_page
 
 from raycase.explore.page import MOST_CHARACTERS
 
@@ -37,7 +37,7 @@ class Page(HTMLParser):
 
 def read_page(path):
     page = Page(path.read_bytes().decode())
-    return page, json.loads(page.scripts[0])
+    return page, unpacked(json.loads(page.scripts[0]))
 
 
 def test_hostile_texts_come_back_as_they_were_and_add_no_tag(tmp_path):
@@ -65,14 +65,14 @@ def test_numbers_come_back_as_they_were(tmp_path):
     write_page(tmp_path / "a.html", texts, maps)
     _, data = read_page(tmp_path / "a.html")
     for wanted, found in zip(maps, data["maps"], strict=True):
-        steps = np.frombuffer(b64decode(found["positions"]), "<u2").reshape(-1, 2)
-        np.testing.assert_allclose(steps / 65535 * 2 - 1, wanted.positions, atol=1 / 65535)
-        rows = np.frombuffer(b64decode(found["rows"]), "<u2").reshape(-1, data["neighbours"])
-        assert (rows == wanted.rows).all() and data["neighbours"] == 4
-        cosines = np.frombuffer(b64decode(found["cosines"]), "i1").reshape(rows.shape) / 100
-        np.testing.assert_allclose(cosines, wanted.cosines, atol=0.0051)
-        assert np.frombuffer(b64decode(found["facet"]), "u1").tolist() == wanted.facet.tolist()
-        assert found["facets"] == [{"words": words, "rows": 10} for words in FACETS]
+        np.testing.assert_allclose(found["positions"] / 65535 * 2 - 1, wanted.positions, atol=1 / 65535)
+        assert (found["rows"] == wanted.rows).all() and data["neighbours"] == 4
+        np.testing.assert_allclose(found["cosines"] / 100, wanted.cosines, atol=0.0051)
+        assert found["facet"].tolist() == wanted.facet.tolist()
+        assert [(facet["words"], facet["rows"]) for facet in found["facets"]] == [(words, 10) for words in FACETS]
+        for i, facet in enumerate(found["facets"]):
+            far = np.linalg.norm(wanted.positions[i::3] - np.median(wanted.positions[i::3], axis=0), axis=1)
+            assert facet["point"] == i + 3 * far.argmin()
     assert data["maps"][0]["words"] is None and data["maps"][1]["words"][0] == [2, 5]
 
 

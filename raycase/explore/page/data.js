@@ -1,44 +1,43 @@
 "use strict";
 // What the page holds: texts, and for each map the positions, neighbours, facets and marked words of all of them.
 
-let data; // texts, their ids, and how many neighbours each has
+const KINDS = {
+  ...{ positions: Uint16Array, facet: Uint8Array, sampled: Uint8Array }, // across and up, of each point
+  ...{ rows: Uint32Array, cosines: Int8Array }, // of the nearest other points, best first
+  ...{ starts: Uint32Array, ends: Uint16Array }, // of each text the first of its marked words, and where words start and end
+};
+let data; // texts, their ids, which points UMAP placed, and how many neighbours each has
 let count; // of the texts
-let lowered;
-const maps = [];
+let maps;
 
-/** Hold texts, of which there will be maps. */
+/** Hold what is written; its lists are still packed. */
 function hold(written) {
   data = written;
-  count = data.texts.length;
-  lowered = data.texts.map((text) => text.toLowerCase());
+  count = data.count;
+  maps = data.maps.map((map) => ({ ...map, condition: map.condition ?? "", name: map.condition ?? "no condition" }));
 }
 
-/** The numbers of an array that is written as base64. */
-function numbers(base64, Kind) {
-  return new Kind(Uint8Array.from(atob(base64), (character) => character.charCodeAt(0)).buffer);
-}
-
-/** A map under a condition (null: without one), as it is written. */
-function read(written) {
-  const steps = numbers(written.positions, Uint16Array);
-  const along = (axis) => Float32Array.from({ length: count }, (_, i) => (steps[2 * i + axis] / 65535) * 2 - 1);
-  return {
-    name: written.condition ?? "no condition",
-    condition: written.condition ?? "",
-    facets: written.facets,
-    words: written.words,
-    x: along(0),
-    y: along(1),
-    facet: numbers(written.facet, Uint8Array),
-    rows: numbers(written.rows, count <= 2 ** 16 ? Uint16Array : Uint32Array),
-    cosines: numbers(written.cosines, Int8Array),
-  };
+/** Unpack lists of a map, or of the page: base64 of gzip of numbers, or else of JSON. */
+async function unpack(owner, ...names) {
+  for (const name of names.filter((each) => owner[each] !== null)) {
+    const written = atob(owner[name]);
+    const bytes = new Uint8Array(written.length);
+    for (let i = 0; i < bytes.length; i++) bytes[i] = written.charCodeAt(i);
+    const read = new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip")));
+    owner[name] = KINDS[name] ? new KINDS[name](await read.arrayBuffer()) : await read.json();
+  }
 }
 
 /** Whether each text has all the words as parts of it; null without words. */
 function search(words) {
   const parts = words.toLowerCase().split(/\s+/).filter(Boolean);
-  return parts.length ? lowered.map((text) => parts.every((part) => text.includes(part))) : null;
+  if (!parts.length) return null;
+  return data.texts.map((text) => ((text = text.toLowerCase()), parts.every((part) => text.includes(part))));
+}
+
+/** The starts and ends of a text's words that a map marks. */
+function endsOf(map, point) {
+  return map.ends ? map.ends.subarray(map.starts[point], map.starts[point + 1]) : [];
 }
 
 /** The nearest neighbours of a text on a map, with their cosines. */

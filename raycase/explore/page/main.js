@@ -41,26 +41,16 @@ function isActive(point) {
   return (!state.facets.size || state.facets.has(colored().facet[point])) && (!matches || matches[point]);
 }
 
-/** The point of a facet that is nearest to the middle of its points. */
-function anchor(map, facet) {
-  const points = [...map.facet.keys()].filter((point) => map.facet[point] === facet);
-  const median = (values) => values.sort((a, b) => a - b)[values.length >> 1];
-  const [x, y] = [map.x, map.y].map((axis) => median(points.map((point) => axis[point])));
-  const far = (point) => Math.hypot(map.x[point] - x, map.y[point] - y);
-  return points.reduce((best, point) => (far(point) < far(best) ? point : best));
-}
-
 /** Colors, legend, labels and lists as the state has them. */
-async function refresh() {
-  const points = Array.from({ length: count }, (_, i) => i);
-  const active = points.map(isActive);
+function refresh() {
+  const active = colored().facet.map((_, point) => isActive(point));
   const own = colored() === current();
-  plot.label(own ? current().facets.map((facet, i) => [anchor(current(), i), facetName(facet, 2)]) : []);
-  showLegend(colored(), state.facets, toggle);
-  showHits(matches && points.filter((point) => active[point]), current(), choose, peek);
-  details();
-  await plot.color(colored().facet, active);
+  plot.color(colored().facet, active);
+  plot.label(own ? current().facets.map((facet) => [facet.point, facetName(facet, 2)]) : []);
   plot.select(state.point);
+  showLegend(colored(), state.facets, toggle);
+  showHits(matches && [...active.keys()].filter((point) => active[point]), current(), choose, peek);
+  details();
 }
 
 /** Show another map. */
@@ -73,7 +63,7 @@ async function show(map) {
   checkShown();
   name();
   say(`${count.toLocaleString("en")} texts under ${seen(current().name)}`);
-  await refresh();
+  refresh();
   await plot.move(current());
   remember();
   if (state.map === map) delete document.documentElement.dataset.moving;
@@ -91,7 +81,7 @@ function choose(point) {
 
 function toggle(facet) {
   if (!state.facets.delete(facet)) state.facets.add(facet);
-  refresh().then(remember);
+  refresh(), remember();
   at("legend").children[facet].firstChild.focus();
 }
 
@@ -107,8 +97,7 @@ function name() {
 // -------------------------------------------------------------------------------------------------------- controls
 
 /** A way to choose a map, and its facets as colors. */
-function offer(map) {
-  const i = maps.push(map) - 1;
+function offer(map, i) {
   const input = element("input", { type: "radio", name: "map", value: i, onchange: () => show(i) });
   at("conditions").append(element("label", { dir: "auto" }, input, element("span", {}, seen(map.name))));
   at("color").append(element("option", { value: i }, `by ${seen(map.name)}`));
@@ -118,17 +107,16 @@ at("color").append(element("option", { value: -1 }, "by the map's own facets"));
 at("color").addEventListener("change", () => {
   state.color = Number(at("color").value);
   state.facets.clear();
-  refresh().then(remember);
+  refresh(), remember();
 });
-at("all").addEventListener("click", () => (state.facets.clear(), refresh().then(remember)));
+at("all").addEventListener("click", () => (state.facets.clear(), refresh(), remember()));
 at("close").addEventListener("click", () => choose(-1));
 at("search").addEventListener(
   "input",
-  debounced(async () => {
+  debounced(() => {
     state.words = at("search").value;
     matches = search(state.words);
-    await refresh();
-    remember();
+    refresh(), remember();
     if (matches) say(at("count").textContent);
   }, 150),
 );
@@ -148,7 +136,8 @@ for (const button of at("zoom").children) {
 /** The active point nearest to the middle of the view. */
 function middle() {
   const [x, y] = plot.view();
-  const far = (point) => Math.hypot(current().x[point] - x, current().y[point] - y);
+  const along = (i) => (current().positions[i] / 65535) * 2 - 1;
+  const far = (point) => Math.hypot(along(2 * point) - x, along(2 * point + 1) - y);
   let best = -1;
   for (let point = 0; point < count; point++) {
     if (isActive(point) && (best < 0 || far(point) < far(best))) best = point;
@@ -168,7 +157,7 @@ const KEYS = {
   Enter: () => choose(middle()),
 };
 
-document.addEventListener("keydown", (event) => {
+function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   const typing = event.target instanceof HTMLInputElement && event.target.type !== "radio";
   if (event.key === "Escape") {
@@ -182,31 +171,36 @@ document.addEventListener("keydown", (event) => {
     event.preventDefault();
     KEYS[event.key]();
   }
-});
+}
 
 // ----------------------------------------------------------------------------------------------------------- begin
 
-/** Show what is held. */
+/** Show what is held: first the points, then their texts. */
 async function begin() {
+  hold(JSON.parse(at("data").textContent));
+  at("data").remove();
+  maps.forEach(offer);
   state = fromFragment(location.hash);
-  matches = search(state.words);
   at("title").textContent = seen(data.title);
   at("summary").textContent = seen(data.summary);
   at("color").value = state.color;
   at("search").value = state.words;
   checkShown();
   name();
-  at("failure").hidden = Boolean(document.createElement("canvas").getContext("webgl"));
-  plot = createPlot(canvas, at("labels"), { hover, select: choose, view: debounced(remember, 200) });
-  addFingers(canvas, plot);
-  const { view } = state; // that is remembered anew while the points are drawn
-  await plot.move(current());
-  await refresh();
-  await (view ? plot.look(view) : plot.goHome(false));
+  const gl = canvas.getContext("webgl2", { antialias: false });
+  at("failure").hidden = Boolean(gl);
+  for (const map of maps) await unpack(map, "positions", "facet");
+  plot = createPlot(gl, at("labels"), { hover, select: choose, view: debounced(remember, 200) });
+  plot.color(colored().facet, colored().facet.map(() => 1));
+  await Promise.all([plot.move(current()), state.view ? plot.look(state.view) : plot.goHome(false)]);
+  await unpack(data, "sampled", "texts", "ids");
+  for (const map of maps) await unpack(map, "rows", "cosines", "starts", "ends");
+  matches = search(state.words);
+  refresh();
+  document.body.inert = false;
+  document.addEventListener("keydown", onKey);
   document.documentElement.dataset.ready = "true";
   window.addEventListener("hashchange", () => location.reload());
 }
 
-hold(JSON.parse(at("data").textContent));
-for (const map of data.maps) offer(read(map));
 begin();

@@ -30,7 +30,7 @@ function textButton(point, map, choose, peek) {
   const show = () => peek(point);
   const hide = () => peek(-1);
   const shown = { onclick: () => choose(point), onmouseenter: show, onfocus: show, onmouseleave: hide, onblur: hide };
-  return element("button", { type: "button", dir: "auto", ...shown }, ...marked(data.texts[point], map.words?.[point]));
+  return element("button", { type: "button", dir: "auto", ...shown }, ...marked(data.texts[point], endsOf(map, point)));
 }
 
 /** The texts that a search found; null: without a search. */
@@ -47,8 +47,8 @@ function showHits(points, map, choose, peek) {
 function showDetails(point, current, choose, peek) {
   at("details").hidden = point < 0;
   if (point < 0) return;
-  at("text").replaceChildren(...marked(data.texts[point], current.words?.[point]));
-  at("which").textContent = `id ${seen(data.ids[point])}`;
+  at("text").replaceChildren(...marked(data.texts[point], endsOf(current, point)));
+  at("which").textContent = `id ${seen(data.ids[point])}${data.sampled[point] ? "" : "; it stands by its nearest in the sample"}`;
   const columns = maps.map((map) => {
     const facet = map.facets[map.facet[point]];
     const near = neighbours(map, point).map((each) => {
@@ -72,7 +72,7 @@ function showTip(point, map, position) {
   const tip = at("tip");
   tip.hidden = point < 0;
   if (point < 0) return;
-  const words = element("p", { dir: "auto" }, ...marked(data.texts[point], map.words?.[point]));
+  const words = element("p", { dir: "auto" }, ...marked(data.texts[point], endsOf(map, point)));
   const facet = element("small", {}, seen(facetName(map.facets[map.facet[point]], 5)));
   tip.replaceChildren(words, facet);
   const box = tip.parentElement;

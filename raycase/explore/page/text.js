@@ -21,7 +21,7 @@ function element(name, properties = {}, ...children) {
 
 /** A text as nodes, with the words marked whose starts and ends these are, by code points. */
 function marked(text, ends) {
-  if (!ends || !ends.length) return [seen(text)];
+  if (!ends.length) return [seen(text)];
   const characters = Array.from(text);
   const nodes = [];
   let done = 0;
