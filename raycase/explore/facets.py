@@ -10,15 +10,17 @@ Shapes: N rows in blocks of B, S rows of a sample, K clusters, D dimensions.
 import math
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain, islice, repeat
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, islice, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from raycase.errors import check_problems, needs_package
+from raycase.errors import check_problems, is_words, needs_package, normal_words
+from raycase.explore.groups import FLAG, NAMES, WORD, Groups, groups_table, made_by
 from raycase.index.index import LEAST_STATED, Index, text_column, weigh_answers, why_unweighed
 from raycase.index.lance_files import lance_errors
 from raycase.index.rows import BATCH_ROWS
@@ -36,6 +38,10 @@ NEAREST = 100  # rows of a cluster among which different texts are looked for
 WEIGHED = 1000  # texts whose words are weighed, of all clusters together: about 400 a second on 2 CPU cores
 WEIGHED_OF_EACH = 6, 100  # but at least and at most so many of each cluster
 WORDS, EXAMPLES = 5, 3  # of a cluster
+CANDIDATES = 30  # words of a cluster that are compared with its centre
+FLAT = 10  # clusters that need no themes
+FAR = -1  # in place of the number of a cluster: far from those of a file
+PAIRED = 3  # texts of a cluster that have two words side by side before it is named by both
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,12 +86,10 @@ def find_clusters(blocks: Blocks, clusters: int | None = None) -> Clusters:
     check_problems(problems)
     clusters = clusters or best_number(sample_SD[:TRIED])
     centres_KD = fit(sample_SD, clusters, STARTS)
-    offsets_N, cluster_N, cosine_N = assign(blocks(), centres_KD)
-    sizes_K = np.bincount(cluster_N, minlength=clusters)
-    order_K = np.argsort(-sizes_K, stable=True)
-    cluster_N = np.argsort(order_K)[cluster_N]
-    centres_KD = centres_KD[order_K[: np.count_nonzero(sizes_K)]]
-    return Clusters(offsets=offsets_N, cluster=cluster_N, cosine=cosine_N, centres=centres_KD)
+    found = assign(blocks(), centres_KD)
+    order_K = np.argsort(-found.sizes, kind="stable")
+    centres_KD = centres_KD[order_K[: np.count_nonzero(found.sizes)]]
+    return replace(found, cluster=np.argsort(order_K)[found.cluster], centres=centres_KD)
 
 
 def sample(blocks: Iterable[Block], most: int) -> tuple[int, np.ndarray]:
@@ -128,15 +132,28 @@ def fit(vectors_SD: np.ndarray, clusters: int, starts: int) -> np.ndarray:
     return l2_normalize(k_means.cluster_centers_)
 
 
-def assign(blocks: Iterable[Block], centres_KD: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Offset, cluster and cosine with its centre of each row: three of (N,)."""
+def assign(blocks: Iterable[Block], centres_KD: np.ndarray) -> Clusters:
+    """The rows in these blocks, each in the cluster with the nearest of these centres; some clusters may be empty."""
     offsets, cluster, cosine = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.float32)]
     for offsets_B, vectors_BD in parts(blocks, BATCH_ROWS):  # of many clusters, cosines of more would not fit in memory
+        expected = f"expected centres of {vectors_BD.shape[1]} numbers, as these rows have, got {centres_KD.shape[1]}"
+        check_problems({f"{FLAG}: {expected}": vectors_BD.shape[1] != centres_KD.shape[1]})
         offsets.append(offsets_B)
         cosines_BK = vectors_BD.numpy() @ centres_KD.T
         cluster.append(cosines_BK.argmax(axis=1))
         cosine.append(cosines_BK.max(axis=1).clip(-1, 1))
-    return np.concatenate(offsets), np.concatenate(cluster), np.concatenate(cosine)
+    offsets_N, cluster_N = np.concatenate(offsets), np.concatenate(cluster)
+    return Clusters(offsets=offsets_N, cluster=cluster_N, cosine=np.concatenate(cosine), centres=centres_KD)
+
+
+def themes_of(clusters: Clusters) -> list[np.ndarray]:
+    """The clusters of each theme, the largest first, joined by the mean cosine of their centres; few have none."""
+    count, join = len(clusters.centres), import_sklearn().cluster.AgglomerativeClustering
+    if count <= FLAT:
+        return []
+    theme_K = join(round(count**0.5), metric="cosine", linkage="average").fit_predict(clusters.centres)
+    sizes_T = np.bincount(theme_K, clusters.sizes)
+    return [np.flatnonzero(theme_K == theme) for theme in np.argsort(-sizes_T, kind="stable")]
 
 
 # --------------------------------------------------------------------------------------------- what clusters are about
@@ -163,11 +180,17 @@ def nearest_examples(clusters: Clusters, index: Index, text: str | None, count: 
     return found
 
 
-def carrying_words(
-    clusters: Clusters, index: Index, condition: str | None, text: str, count: int
-) -> list[list[CarriedWord]]:
-    """The words that carry each cluster, K lists, best first: of texts nearest to its centre, and as many others."""
-    members = clusters.members()
+def name_clusters(
+    clusters: Clusters, index: Index, condition: str | None, text: str | None, count: int
+) -> list[dict[str, Any]]:
+    """`NAMES` of each cluster; the words, of texts nearest to its centre and as many others, are null without texts."""
+    members, themes = clusters.members(), themes_of(clusters)
+    names: list[dict[str, Any]] = [dict.fromkeys(NAMES) for _ in members]
+    for theme, own in enumerate(themes, 1):
+        for cluster in own:
+            names[cluster]["theme"] = theme
+    if text is None:
+        return names
     least, most = WEIGHED_OF_EACH
     of_each, draw = max(least, min(most, WEIGHED // len(members))), np.random.default_rng(0)
     rows = []
@@ -176,8 +199,30 @@ def carrying_words(
         rows.append(np.concatenate([near, draw.permutation(far)[: of_each - len(near)]]))
     texts = index.dataset.take(clusters.offsets[np.concatenate(rows)], columns=[text])[text].to_pylist()
     [words] = weigh_texts(index, texts, [condition])
-    weighed = iter(zip((each or "" for each in texts), words, strict=True))
-    return score_words([[*islice(weighed, len(of_cluster))] for of_cluster in rows], count)
+    every = iter(zip((each or "" for each in texts), words, strict=True))
+    weighed = [[*islice(every, len(of_cluster))] for of_cluster in rows]
+    fits = partial(answer_cosines, index.encoder, condition)
+    for name, carried in zip(names, score_words(weighed, count, partial(fits, clusters.centres)), strict=True):
+        name["words"] = carried
+    if not themes:
+        return names
+    centres_TD = l2_normalize(np.array([clusters.sizes[own] @ clusters.centres[own] for own in themes]))
+    joined = [[text for cluster in own for text in weighed[cluster]] for own in themes]
+    for own, carried in zip(themes, score_words(joined, count, partial(fits, centres_TD)), strict=True):
+        for cluster in own:
+            names[cluster]["theme_words"] = carried
+    return names
+
+
+def answer_cosines(
+    encoder: Any, condition: str | None, centres_KD: np.ndarray, words: Sequence[str]
+) -> np.ndarray | None:
+    """The cosines of centres with words as answers to the condition, (K, V), 0 where the model does not know a word;
+    None where it compares no answers."""
+    if condition is None or not hasattr(encoder, "phrase_vectors"):
+        return None
+    vectors_VD, unknown_V = encoder.phrase_vectors(words, condition)
+    return np.where(unknown_V, 0, centres_KD @ l2_normalize(vectors_VD).T)
 
 
 def weigh_texts(index: Index, texts: Sequence[str | None], conditions: Sequence[str | None]) -> list[list[list[Word]]]:
@@ -191,23 +236,47 @@ def weigh_texts(index: Index, texts: Sequence[str | None], conditions: Sequence[
     return [[*islice(words, len(texts))] for _ in conditions]
 
 
-def score_words(clusters: Iterable[Iterable[tuple[str, list[Word]]]], count: int) -> list[list[CarriedWord]]:
+def score_words(
+    clusters: Iterable[Iterable[tuple[str, list[Word]]]],
+    count: int,
+    cosines: Callable[[Sequence[str]], np.ndarray | None] = lambda words: None,
+) -> list[list[CarriedWord]]:
     """The words that carry each cluster of weighed texts, best first, by class-based TF-IDF (BERTopic, Grootendorst,
     2022, arXiv:2203.05794, eq. 4) on the weights that the condition gives the words, instead of counts:
 
         W(t, c) = tf(t, c) * log(1 + A / f(t))
 
     tf: the word's share of the weight of the cluster, f: the sum of its shares of all clusters, A: the mean weight of a
-    cluster, 1 here. A word of one text comes after those of several. English function words carry none."""
-    counted = [weight_shares(texts) for texts in clusters]
+    cluster, 1 here. English function words carry none, and a word counts together with its plural. cosines: of words
+    with the centres, (K, V), whose square W is multiplied by; without, a word of one text comes after all others."""
+    every = [[*texts] for texts in clusters]
+    counted = [weight_shares(texts) for texts in every]
+    names = {name for of_words, _ in counted for name in of_words}
+    form_of = {name: name[:-1] if name[-1] == "s" and name[:-1] in names else name for name in names}
+    ranked: list[list[tuple[float, str]]] = []
+    spelled: list[defaultdict[Any, Counter[str]]] = []  # form, or pair of them -> texts with each of its spellings
     everywhere: defaultdict[str, float] = defaultdict(float)
-    for word, share in chain.from_iterable(shares.items() for shares, _ in counted):
-        everywhere[word] += share
-    found = []
-    for shares, texts_with in counted:
-        scored = [CarriedWord(word, share * math.log(1 + 1 / everywhere[word])) for word, share in shares.items()]
-        found.append(sorted(scored, key=lambda each: (texts_with[each.word] < 2, -each.score, each.word))[:count])
-    return found
+    for texts, (of_words, texts_with) in zip(every, counted, strict=True):
+        shares: defaultdict[str, float] = defaultdict(float)
+        spelled.append(defaultdict(Counter))
+        for name, share in of_words.items():
+            shares[form_of[name]] += share
+            everywhere[form_of[name]] += share
+            spelled[-1][form_of[name]][name] = texts_with[name]
+        for first, name in chain.from_iterable(_pairs(text, words) for text, words in texts):
+            if first in names and name in names:
+                spelled[-1][form_of[first], form_of[name]][f"{first} {name}"] += 1
+        ranked.append([(share, form) for form, share in shares.items()])
+    ranked = [sorted((-share * math.log(1 + 1 / everywhere[form]), form) for share, form in own) for own in ranked]
+    candidates = sorted({form for own in ranked for _, form in own[:CANDIDATES] if is_words(normal_words(form))})
+    cosines_KV = cosines(candidates) if candidates else None
+    for cluster, own in enumerate(ranked):
+        if cosines_KV is None:
+            own.sort(key=lambda each: spelled[cluster][each[1]].total() < 2)
+        else:
+            near = dict(zip(candidates, cosines_KV[cluster].tolist(), strict=True))
+            ranked[cluster] = sorted((score * near[form] ** 2, form) for score, form in own if near.get(form, 0) > 0)
+    return [_named(*of_cluster, count) for of_cluster in zip(ranked, spelled, strict=True)]
 
 
 def weight_shares(texts: Iterable[tuple[str, list[Word]]]) -> tuple[dict[str, float], Counter[str]]:
@@ -224,6 +293,28 @@ def weight_shares(texts: Iterable[tuple[str, list[Word]]]) -> tuple[dict[str, fl
     return {name: weight / total for name, weight in weight_of.items() if weight > 0}, texts_with
 
 
+def _pairs(text: str, words: Sequence[Word]) -> dict[tuple[str, str], None]:
+    """The different words of a text that carry and stand side by side, each pair once."""
+    sides = pairwise((content(text, word), word) for word in words)
+    return {
+        (name, other): None
+        for (name, word), (other, after) in sides
+        if name and other and name != other and text[word.end : after.start].isspace()
+    }
+
+
+def _named(ranked: list[tuple[float, str]], spelled: dict[Any, Counter[str]], count: int) -> list[CarriedWord]:
+    """The best words, each as most texts spell it, or with the word beside it in most texts with either."""
+    texts_with, joined = {form: counts.total() for form, counts in spelled.items()}, dict[str, Any]()
+    for pair in sorted(filter(lambda form: isinstance(form, tuple), spelled), key=texts_with.__getitem__, reverse=True):
+        if texts_with[pair] >= max(PAIRED, *(texts_with[form] / 2 for form in pair)) and not {*pair} & joined.keys():
+            joined |= dict.fromkeys(pair, pair)
+    best: dict[Any, float] = {}
+    for score, form in ranked:
+        best.setdefault(joined.get(form, form), -score)
+    return [CarriedWord(spelled[form].most_common(1)[0][0], score) for form, score in [*best.items()][:count]]
+
+
 # ------------------------------------------------------------------------------------------------ facets of an index
 
 
@@ -231,9 +322,10 @@ def weight_shares(texts: Iterable[tuple[str, list[Word]]]) -> tuple[dict[str, fl
 class Facets:
     """Rows of an index in clusters."""
 
-    table: pa.Table  # a row for each cluster; the last, cluster 0, has the rows that state nothing of the condition
+    table: pa.Table  # a row for each cluster; after them those of `FAR`, and of 0, which state nothing of the condition
     assignments: pa.Table | None  # id, cluster, and cosine with its centre, of every row in the order of the index
     unweighed: str | None  # why words were not weighed; None where they were
+    kept: pa.Table | None  # `groups_table`; None where they were read
 
 
 def find_facets(
@@ -246,12 +338,18 @@ def find_facets(
     column: str | None = None,
     model: str | None = None,
     assigned: bool = False,
+    groups: Groups | None = None,
 ) -> Facets:
     """Group the rows in these blocks, which are under a condition of the index. stated: those that state nothing of it
-    stand apart. column: with the texts; model: the index's, if it has moved. assigned: with assignments."""
+    stand apart. column: with the texts; model: the index's, if it has moved. assigned: with assignments. groups: in
+    place of new clusters, which `stated` was for, too; rows far from all are apart."""
+    stated = stated or (groups is not None and groups.made["stated"])
     index.check_conditional([] if condition is None else [condition], phrases=False, stated=stated)
-    text, unweighed = text_column(index, column), why_unweighed(index, column, model)
+    made, text = made_by(index, condition, stated=stated), text_column(index, column)
+    unweighed = why_unweighed(index, column, model) if groups is None else None
     not_stated = np.empty(0, np.int64)
+    if groups:
+        groups.check(made)
     if stated:
         offsets_N = np.concatenate([offsets_B for offsets_B, _ in blocks()])
         not_stated = offsets_N[index.stated_at(str(condition), offsets_N) < LEAST_STATED]
@@ -261,42 +359,48 @@ def find_facets(
             kept_B = ~np.isin(offsets_B, not_stated)
             yield offsets_B[kept_B], vectors_BD[kept_B]
 
-    found = find_clusters(kept if stated else blocks, clusters)
+    among = kept if stated else blocks
+    found = find_clusters(among, clusters) if groups is None else assign(among(), groups.centres)
+    is_far = np.zeros(len(found.offsets), bool) if groups is None else found.cosine < groups.least[found.cluster]
+    apart = {FAR: found.offsets[is_far], 0: not_stated}
+    near = replace(found, offsets=found.offsets[~is_far], cluster=found.cluster[~is_far], cosine=found.cosine[~is_far])
     with lance_errors(index.root):
-        words = carrying_words(found, index, condition, str(text), WORDS) if unweighed is None else None
-        examples = nearest_examples(found, index, text, EXAMPLES)
-        table = _table(found.sizes, words, examples, len(not_stated), index.dataset.schema.field(ID).type)
-        assignments = _assignments(index, found, not_stated) if assigned else None
-    return Facets(table=table, assignments=assignments, unweighed=unweighed)
+        names = groups.names if groups else name_clusters(near, index, condition, None if unweighed else text, WORDS)
+        examples = nearest_examples(near, index, text, EXAMPLES)
+        table = _table(near.sizes, names, examples, apart, index.dataset.schema.field(ID).type)
+        assignments = _assignments(index, found, is_far, not_stated) if assigned else None
+    cosines = [near.cosine[rows] for rows in near.members()]
+    new = None if groups else groups_table(table[: len(cosines)], made, near.centres, cosines)
+    return Facets(table=table, assignments=assignments, unweighed=unweighed, kept=new)
 
 
 def _table(
     sizes_K: np.ndarray,
-    words: list[list[CarriedWord]] | None,
+    names: list[dict[str, Any]],
     examples: list[list[dict[str, Any]]],
-    not_stated: int,
+    apart: dict[int, np.ndarray],
     id_type: pa.DataType,
 ) -> pa.Table:
-    """`Facets.table`: the rows, their share, words (null where none were weighed) and examples of each cluster."""
-    of_clusters = zip(range(1, len(sizes_K) + 1), sizes_K.tolist(), words or repeat(None), examples, strict=False)
-    every = [*of_clusters, *([(0, not_stated, None, [])] if not_stated else [])]
-    total = sizes_K.sum() + not_stated
+    """`Facets.table`: the rows, their share, names and examples of each cluster, and of the rows apart, if any."""
+    total = sizes_K.sum() + sum(map(len, apart.values()))
+    every = [*zip(range(1, len(sizes_K) + 1), sizes_K.tolist(), names, examples, strict=True)]
+    every += [(number, len(rows), dict.fromkeys(NAMES), []) for number, rows in apart.items() if len(rows)]
     rows = [
-        {"cluster": number, "rows": size, "share": size / total, "words": of_words, "examples": of_cluster}
-        for number, size, of_words, of_cluster in every
+        {"cluster": number, "rows": size, "share": size / total, "examples": of_cluster, **name}
+        for number, size, name, of_cluster in every
     ]
-    word = pa.struct([("word", pa.string()), ("score", pa.float32())])
     example = pa.struct([(ID, id_type), ("text", pa.string()), ("cosine", pa.float32())])
-    types = {"cluster": pa.int32(), "rows": pa.int64(), "share": pa.float32()}
-    types |= {"words": pa.list_(word), "examples": pa.list_(example)}
+    types = {"cluster": pa.int32(), "rows": pa.int64(), "share": pa.float32(), "words": pa.list_(WORD)}
+    types |= {"examples": pa.list_(example)} | NAMES
     return pa.Table.from_pylist(rows, pa.schema(types))
 
 
-def _assignments(index: Index, clusters: Clusters, not_stated: np.ndarray) -> pa.Table:
+def _assignments(index: Index, clusters: Clusters, is_far: np.ndarray, not_stated: np.ndarray) -> pa.Table:
     """`Facets.assignments`; a row that states nothing of the condition has no cosine."""
     offsets_N = np.append(clusters.offsets, not_stated)
     order_N, none = np.argsort(offsets_N), np.zeros(len(not_stated))
-    cluster_N, cosine_N = np.append(clusters.cluster + 1, none)[order_N], np.append(clusters.cosine, none)[order_N]
+    cluster_N = np.append(np.where(is_far, FAR, clusters.cluster + 1), none)[order_N]
+    cosine_N = np.append(clusters.cosine, none)[order_N]
     columns = {
         ID: index.dataset.take(offsets_N[order_N], columns=[ID])[ID],
         "cluster": pa.array(cluster_N.astype(np.int32)),

@@ -3,6 +3,7 @@
 import math
 import re
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,15 @@ import torch
 
 from raycase.errors import RequestError
 from raycase.explore import facets
-from raycase.explore.facets import CarriedWord, find_clusters, import_sklearn, sample, score_words
+from raycase.explore.facets import (
+    CarriedWord,
+    Clusters,
+    find_clusters,
+    import_sklearn,
+    sample,
+    score_words,
+    themes_of,
+)
 from raycase.io.vectors import l2_normalize
 from raycase.tokens.words import Word
 
@@ -108,6 +117,54 @@ def test_a_word_of_one_text_comes_after_those_of_several():
     assert [word.word for word in score_words([texts, []], 3)[0]] == ["red", "dog", "rare"]
     assert score_words([[("", [])]], 3) == [[]]
     assert isinstance(score_words([texts], 1)[0][0], CarriedWord)
+
+
+def test_words_near_the_centre_come_first_and_those_away_from_it_not_at_all():
+    texts = [weighed("Wept envy coat told", 0.3, 0.2, 0.4, 0.1)]
+    cosine = {"wept": 0.8, "envy": 1.0, "coat": 0.1, "told": -0.5}
+    asked = []
+
+    def cosines(words):
+        asked.append(words)
+        return np.array([[cosine[word] for word in words]])
+
+    [found] = score_words([texts], 5, cosines)
+    assert asked == [["coat", "envy", "told", "wept"]] and [word.word for word in found] == ["envy", "wept", "coat"]
+    assert found[1].score == pytest.approx(0.3 * math.log(1 + 1 / 0.3) * 0.8**2)
+    assert [word.word for word in score_words([texts], 5)[0]] == ["coat", "wept", "envy", "told"]
+
+
+def test_a_word_counts_together_with_its_plural_and_is_shown_as_most_texts_have_it():
+    texts = [weighed("weeks", 0.5), weighed("week soon", 0.1, 0.2), weighed("Weeks", 0.2), weighed("months", 1.0)]
+    first = score_words([texts, [weighed("soon", 1.0)]], 5)[0]
+    assert [word.word for word in first] == ["weeks", "months", "soon"]
+    assert first[0].score == pytest.approx(0.8 / 2 * math.log(1 + 1 / 0.4))
+
+
+def test_two_words_that_stand_side_by_side_in_most_texts_are_one():
+    three = [
+        weighed("my credit card", 0, 0.5, 0.5),
+        weighed("Credit cards!", 0.5, 0.5),
+        weighed("a credit card", 0, 0.4, 0.6),
+    ]
+    assert [word.word for word in score_words([[*three, weighed("card", 1.0)]], 5)[0]] == ["credit card"]
+    apart = [
+        weighed("credit , card", 0.5, 0, 0.5),
+        weighed("credit the card", 0.4, 0.2, 0.4),
+        weighed("dog dog", 0.5, 0.5),
+    ]
+    for texts in (three[:2], [*three, *[weighed("card", 1.0)] * 4], apart * 3):  # too few, too rare, not side by side
+        assert not [word.word for word in score_words([texts], 5)[0] if " " in word.word]
+
+
+def test_many_clusters_have_themes_the_largest_first():
+    centres = l2_normalize(
+        np.repeat(np.eye(3, 8), [2, 4, 6], axis=0) + 0.05 * np.random.default_rng(0).normal(size=(12, 8))
+    )
+    cluster_N = np.repeat(np.arange(12), [9, 9, *[1] * 10])
+    some = Clusters(offsets=np.arange(28), cluster=cluster_N, cosine=np.ones(28), centres=centres)
+    assert [own.tolist() for own in themes_of(some)] == [[0, 1], [*range(6, 12)], [*range(2, 6)]]
+    assert themes_of(replace(some, centres=centres[:10])) == []
 
 
 def test_a_letter_that_an_apostrophe_leaves_is_no_word():
