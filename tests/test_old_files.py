@@ -45,7 +45,7 @@ def test_an_old_index_answers_as_it_did(old, case):
     index = raycase.Index.open(case["index"], model="model")
     found = index.search(ANSWERS["sentences"], **case["asked"])
     assert found["id"].to_pylist() == case["ids"]
-    np.testing.assert_allclose(found["score"].to_numpy(), case["scores"], atol=1e-4)
+    np.testing.assert_allclose(found["score"].to_numpy(), case["scores"], atol=4e-3)
 
 
 @pytest.mark.parametrize("output", ["tokens", "vectors"])

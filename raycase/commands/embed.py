@@ -90,7 +90,7 @@ class EmbedFlags(RunFlags):
     """Write vectors of length 1."""
     index: str | None = None
     """Also index the output for `raycase search`, in this Lance dataset; an index that exists gets the new rows."""
-    into: tuple[str, ...] = ()
+    into: Advanced[tuple[str, ...]] = ()
     """Instead of --output: write the vectors into the Lance dataset of --input, in columns of these names, one for each
     condition. Only rows without a vector, or with another text since, are embedded."""
     dry_run: bool = False
