@@ -1,4 +1,4 @@
-"""How long answers under any condition take: first ones, next ones, with a filter, and their recall.
+"""How long answers under any condition take: first ones, next ones, of eight threads, with a filter, and their recall.
 
     python -m benchmarks.speed.answering --index any.lance [--where "id LIKE '%77.jpg#_'"] [--before CHECKOUT]
 
@@ -12,12 +12,14 @@ import json
 import random
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from benchmarks.turns import ROOT, finish, median, of_checkout, parser_of, run
 
 CONDITIONS = ["color of the clothes", "number of people", "place", "type of sport", "animal", "weather"]
-K = 10
+K, THREADS = 10, 8
 
 
 def ask(index_uri, where, queries, exact, seed):
@@ -57,9 +59,15 @@ def ask(index_uri, where, queries, exact, seed):
         index.search(texts[0], "mood", K)
         for condition in CONDITIONS:
             timed(filtered, texts[0], condition, where=where)
+    at_once: list[float] = []
+    with ThreadPoolExecutor(THREADS) as threads:
+        list(threads.map(partial(timed, at_once), texts, [CONDITIONS[-1]] * len(texts)))
     milliseconds = {"first": firsts, "next": nexts, "embedding": embedding, "first_with_filter": filtered}
+    milliseconds |= {f"next_of_{THREADS}_threads": at_once}
     result = {f"{name}_ms": round(1000 * median(values), 1) for name, values in milliseconds.items() if values}
-    result |= {"opening_and_first_ms": round(1000 * opening[0]), "slowest_next_ms": round(1000 * max(nexts), 1)}
+    for name in ("next", f"next_of_{THREADS}_threads"):
+        result[f"{name}_p99_ms"] = round(1000 * float(np.quantile(milliseconds[name], 0.99)), 1)
+    result |= {"opening_and_first_ms": round(1000 * opening[0])}
     return result | ({"recall": round(sum(recall) / len(recall), 4)} if recall else {})
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Mapping, Sequence
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -80,7 +81,13 @@ def compiled(model: ov.Model, *, bf16: bool) -> ov.CompiledModel:
         "PERFORMANCE_HINT": "LATENCY",
         "CPU_RUNTIME_CACHE_CAPACITY": 64,  # shapes of batches whose kernels are kept: with 5000, memory grows by GiB
     }
-    return ov.Core().compile_model(model, "CPU", options)
+    return _core().compile_model(model, "CPU", options)
+
+
+@cache
+def _core() -> ov.Core:
+    """One for the process: of two, the one that goes last leaves signals a stack that is gone."""
+    return ov.Core()
 
 
 def number(value: Any) -> Any:

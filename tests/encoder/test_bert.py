@@ -63,6 +63,15 @@ def test_what_ships_has_the_vectors_and_tokens_of_transformers():
         assert np.allclose(ours.encode(each)[0], library.encode(each)[0], atol=2e-5)
 
 
+def test_a_signal_is_handled_after_models_have_gone():
+    code = (
+        "import raycase, signal\nfirst, second = raycase.load(), raycase.load()\ndel first\ndel second\n"
+        "signal.signal(signal.SIGINT, lambda number, frame: print('handled'))\nsignal.raise_signal(signal.SIGINT)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout == "handled\n", done.returncode
+
+
 def test_int8_is_near_and_refused_where_it_is_not_computed(tmp_path):
     """The texts that ship give the ranges; these are others."""
     vectors = [raycase.load("minilm", dtype=dtype, prompt="concat-sc").encode(TEXTS) for dtype in (None, torch.int8)]
