@@ -1,6 +1,6 @@
 """How long answers under any condition take: first ones, next ones, of eight threads, with a filter, and their recall.
 
-    python -m benchmarks.speed.answering --index any.lance [--where "id LIKE '%77.jpg#_'"] [--before CHECKOUT]
+    python -m benchmarks.speed.answering --index any.lance [--where "id LIKE '%77#_'"] [--before CHECKOUT]
 
 Queries are texts of the index (--seed), each asked alone under each condition; the first pools what no earlier one
 did. Recall: the share of the ten best scores of a search that pools all rows. With --before, a process of each
