@@ -35,9 +35,8 @@ ACTIVATIONS: dict[str, Any] = {
     "silu": op.swish,
 }
 Arrays = Mapping[str, np.ndarray]  # fp32, by the library's names
-InputRanges = Mapping[
-    str, tuple[np.ndarray, np.ndarray]
-]  # least and most of each component (D,), by a map that reads them
+# least and most of each component of an input, (D,) each, by the name of a linear map that reads it
+InputRanges = Mapping[str, tuple[np.ndarray, np.ndarray]]
 
 
 class OnCpu(nn.Module):
@@ -61,13 +60,13 @@ class OnCpu(nn.Module):
         token_type_ids: Tensor | None = None,
         output_hidden_states: bool = False,
     ) -> Any:
-        """attention_mask: (B, T). The states hold until the thread's next call."""
-        request = vars(self.of_thread).setdefault("request", None) or self.compiled.create_infer_request()
-        self.of_thread.request = request
+        """attention_mask: (B, T). All states are given, asked for or not; they hold until the thread's next call."""
+        if not hasattr(self.of_thread, "request"):
+            self.of_thread.request = self.compiled.create_infer_request()
         ids_BT = input_ids.int().numpy()
         mask_BT = np.ones_like(ids_BT) if attention_mask is None else attention_mask.int().numpy()
         types_BT = np.zeros_like(ids_BT) if token_type_ids is None else token_type_ids.int().numpy()
-        found = request.infer([ids_BT, mask_BT, types_BT], share_inputs=True, share_outputs=True)
+        found = self.of_thread.request.infer([ids_BT, mask_BT, types_BT], share_inputs=True, share_outputs=True)
         states = [torch.from_numpy(np.asarray(each)) for each in found.to_tuple()]
         return SimpleNamespace(last_hidden_state=states[-1], hidden_states=states)
 
@@ -106,6 +105,7 @@ class Graph:
         self.read: dict[str, Any] = {}
         self.given = [op.parameter([-1, -1], np.int32, name=name) for name in ("ids", "mask", "types")]
         self.mpnet = config.model_type == "mpnet"
+        self.position_T = self._positions()
         hidden_BTD, added = self._embeddings(), self._added()
         states = [hidden_BTD]
         for n in range(config.num_hidden_layers):
@@ -154,19 +154,21 @@ class Graph:
             for name, matrix in zip(names, matrices, strict=True)
         ]
 
-    def _places(self) -> tuple[Any, Any]:
-        """Positions of tokens, (T,), and what the table of positions is asked for."""
-        ids_BT = self.given[0]
-        end = op.gather(op.shape_of(ids_BT), number(1), number(0))
-        position_T = op.range(number(0), end, number(1), "i64")
+    def _positions(self) -> Any:
+        """Those of tokens, from 0: (T,)."""
+        end = op.gather(op.shape_of(self.given[0]), number(1), number(0))
+        return op.range(number(0), end, number(1), "i64")
+
+    def _places(self) -> Any:
+        """What the table of positions is asked for; all but BERT count from behind the number of the padding."""
         if self.config.model_type == "bert":
-            return position_T, position_T
+            return self.position_T
         pad, one = op.constant(self.config.pad_token_id, np.int32), op.constant(1, np.int32)
-        real_BT = op.convert(op.not_equal(ids_BT, pad), "i32")  # positions are counted from behind the padding's number
-        return position_T, op.add(op.multiply(op.cumsum(real_BT, one), real_BT), pad)
+        real_BT = op.convert(op.not_equal(self.given[0], pad), "i32")
+        return op.add(op.multiply(op.cumsum(real_BT, one), real_BT), pad)
 
     def _embeddings(self) -> Any:
-        hidden_BTD = op.add(self._row("word", self.given[0]), self._row("position", self._places()[1]))
+        hidden_BTD = op.add(self._row("word", self.given[0]), self._row("position", self._places()))
         if not self.mpnet:
             hidden_BTD = op.add(hidden_BTD, self._row("token_type", self.given[2]))
         return self._norm(hidden_BTD, "embeddings")
@@ -177,7 +179,7 @@ class Graph:
         added = op.unsqueeze(op.multiply(padding_BT, op.constant(np.float32(MASKED))), number([1, 2]))
         if not self.mpnet:
             return added
-        bias_SH, position_T = _position_bias(self.config, self.weights), self._places()[0]
+        bias_SH, position_T = _position_bias(self.config, self.weights), self.position_T
         far_TT = op.add(op.subtract(op.unsqueeze(position_T, number(1)), position_T), number(len(bias_SH) // 2))
         bias_HTT = op.transpose(op.gather(op.constant(bias_SH), far_TT, number(0)), number([2, 0, 1]))
         return op.add(op.unsqueeze(bias_HTT, number(0)), added)
