@@ -10,6 +10,7 @@ import pytest
 
 import raycase
 from raycase.cli import main
+from raycase.index.options import Options
 
 OLD = Path(__file__).parent / "old"
 ANSWERS = json.loads((OLD / "answers.json").read_text())
@@ -46,6 +47,13 @@ def test_an_old_index_answers_as_it_did(old, case):
     found = index.search(ANSWERS["sentences"], **case["asked"])
     assert found["id"].to_pylist() == case["ids"]
     np.testing.assert_allclose(found["score"].to_numpy(), case["scores"], atol=4e-3)
+
+
+def test_an_old_index_pools_more_candidates_for_its_sketches_are_coarse(old):
+    index = raycase.Index.open("tokens.lance", model="model")
+    assert index._candidates(1, 10**6, 10, None, Options()) == 5000
+    main(["index", "--embeddings", "tokens", "--output", "new.lance", "--model", "model"])
+    assert raycase.Index.open("new.lance", model="model")._candidates(1, 10**6, 10, None, Options()) == 500
 
 
 @pytest.mark.parametrize("output", ["tokens", "vectors"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -42,7 +42,8 @@ from raycase.io.schema import BASIS, CODES, CONDITION, HAS_TOKENS, ID, SKETCH, U
 from raycase.tokens.basis import TokenBasis
 from raycase.tokens.pooling import (
     AXES_ROWS,
-    LEVELS,
+    PARTS,
+    WHOLE,
     SketchPooler,
     TokenPooler,
     TokenSketch,
@@ -94,8 +95,10 @@ class TokenVectors:
         self.scan = partial(scan, self.dataset, fragments)
         self.cached: list[RowBatch] | None = None
         self.codes = cache(lambda basis: TokenBasis.from_bytes(*read_codes(root, basis)))
-        sketches = metadata.sketches
-        self.sketch = cache(lambda basis: TokenSketch.from_bytes(*read_codes(root, sketches[basis], OF_SKETCH)))
+        self.sketches = metadata.sketches
+        self.sketch = cache(
+            lambda basis: TokenSketch.from_bytes(*read_codes(root, metadata.sketches[basis], OF_SKETCH))
+        )
         self.poolers: dict[tuple[str, str], TokenPooler | SketchPooler] = {}
         self.known_axes: dict[str, Tensor] = {}
 
@@ -162,7 +165,7 @@ class TokenVectors:
         for basis in pc.unique(table[BASIS]).to_pylist():  # one, but where outputs meet
             rows = table.filter(pc.equal(table[BASIS], basis))
             codes, is_coded = self.codes(basis), self.column == CODES
-            form = codes.form if is_coded else replace(codes.form, token_bytes=LEVELS)
+            form = codes.form if is_coded else replace(codes.form, token_bytes=len(self.sketch(basis).centroids))
             stored = StoredTokens.from_arrow(rows, form, self.column)
             yield offsets_of(rows), basis, unpack_tokens(stored, codes if is_coded else None)
 
@@ -172,6 +175,11 @@ class SketchVectors(TokenVectors):
 
     column = SKETCH
     rows_at_once = SKETCHED_ROWS
+
+    @cached_property
+    def is_coarse(self) -> bool:
+        """Whether an earlier version sketched some of the rows, by a quarter of the bytes."""
+        return min(len(self.sketch(basis).centroids) for basis in self.sketches) < WHOLE + PARTS
 
     def axes(self, condition: str) -> Tensor:
         """The axes of a condition, (D, A), by a sample of all rows."""

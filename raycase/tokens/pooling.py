@@ -1,10 +1,12 @@
-"""Pooling stored tokens under conditions, without the encoder: exactly, and by sketches of four bytes a token, which
+"""Pooling stored tokens under conditions, without the encoder: exactly, and by sketches of 16 bytes a token, which
 find the rows that a search then pools exactly.
 
-    i_1 = nearest of 256 centroids to z,  i_2 = nearest of 256 others to what is left of z,  ...
+    i_1 = nearest of 256 centroids to z,  i_2 = nearest of 256 others to what is left of z,  i_3, i_4 likewise,
+    i_5 = nearest of 256 to every twelfth component of what is left,  i_6 = to those after them,  ...  i_16
 
 z: the first components of a token's code (`raycase.tokens.basis`). This is residual quantisation (Chen et al.,
-2010, Approximate nearest neighbor search by residual vector quantization). Under a condition each centroid has a logit
+2010, Approximate nearest neighbor search by residual vector quantization), then product quantisation (Jégou et al.,
+2011, Product quantization for nearest neighbor search). Under a condition each centroid has a logit
 of each head and a value, so a row is pooled from two small tables. To find candidates by centroids, and then score them
 by their tokens, is the way of PLAID (Santhanam et al., 2022, section 4); the scores are ours.
 
@@ -32,10 +34,11 @@ from raycase.tokens.stored import StoredTokens
 
 TOKENS_AT_ONCE = 2**10  # of a group that are pooled at a time: their components stay near the processor
 SKETCHED_AT_ONCE = 2**14
-LEVELS, CENTROIDS, COMPONENTS = 4, 256, 128
+WHOLE, PARTS = 4, 12  # levels whose centroids have all components, and every twelfth of them
+CENTROIDS, COMPONENTS = 256, 128
 ROUNDS = 10  # of k-means
-AXES = 64  # of the vectors that are compared; 32 need half as many candidates more
-AXES_ROWS = 4096  # by which they are chosen
+AXES = 64  # of the vectors that are compared; 48 find slightly less, 128 hardly more
+AXES_ROWS, AXES_ROUNDS = 512, 4  # by which they are chosen, and rounds of subspace iteration
 MOST_LOGIT = 80  # whose exponential, and that of its negative, float32 holds
 
 
@@ -183,7 +186,7 @@ def flat_tokens(tokens: UnpackedTokens, codes: TokenBasis) -> FlatTokens:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenSketch(TensorFile):
-    """The centroids of each level, (L, E, M), in the units of z."""
+    """The centroids of each level, (L, E, M), in the units of z; 0 in components that a level leaves alone."""
 
     WHAT: ClassVar[str] = "centroids"
 
@@ -194,9 +197,10 @@ class TokenSketch(TensorFile):
         """From the codes of a sample of tokens, (T, token_bytes), which is not empty."""
         left_TM = _components(codes, packed)
         levels = []
-        for _ in range(LEVELS):
-            centroids_EM = _k_means(left_TM)
-            left_TM = left_TM - centroids_EM[_nearest(left_TM, centroids_EM)]
+        for level in range(WHOLE + PARTS):
+            centroids_EM = left_TM.new_zeros(CENTROIDS, left_TM.shape[1])
+            centroids_EM[:, _used(level)] = _k_means(left_TM[:, _used(level)].contiguous())
+            _take_nearest(left_TM, centroids_EM, level)
             levels.append(centroids_EM)
         return cls(centroids=torch.stack(levels))
 
@@ -206,9 +210,7 @@ class TokenSketch(TensorFile):
         for start in range(0, len(packed), SKETCHED_AT_ONCE):
             left_TM = _components(codes, packed[start : start + SKETCHED_AT_ONCE])
             for level, centroids_EM in enumerate(self.centroids):
-                nearest_T = _nearest(left_TM, centroids_EM)
-                left_TM -= centroids_EM[nearest_T]
-                sketch_TL[start : start + SKETCHED_AT_ONCE, level] = nearest_T.numpy()
+                sketch_TL[start : start + SKETCHED_AT_ONCE, level] = _take_nearest(left_TM, centroids_EM, level)
         return sketch_TL
 
 
@@ -218,10 +220,24 @@ def _components(codes: TokenBasis, packed: np.ndarray) -> Tensor:
     return codes_TM * codes.steps[: codes_TM.shape[1]]
 
 
+def _used(level: int) -> slice:
+    """The components that a level's centroids have."""
+    return slice(None) if level < WHOLE else slice(level - WHOLE, None, PARTS)
+
+
+def _take_nearest(left_TM: Tensor, centroids_EM: Tensor, level: int) -> Tensor:
+    """Which centroid of a level is nearest to each row: (T,). It is subtracted where a later level goes on."""
+    used = _used(level)
+    nearest_T = _nearest(left_TM[:, used].contiguous(), centroids_EM[:, used].contiguous())
+    if level < WHOLE:
+        left_TM -= centroids_EM[nearest_T]
+    return nearest_T
+
+
 def _nearest(x_TM: Tensor, centroids_EM: Tensor) -> Tensor:
     """The nearest centroid of each row, by Euclidean distance: (T,)."""
     half_E = centroids_EM.square().sum(1) / 2
-    return torch.addmm(-half_E, x_TM, centroids_EM.T).argmax(1)
+    return torch.from_numpy(torch.addmm(-half_E, x_TM, centroids_EM.T).numpy().argmax(1))  # NumPy's is the faster one
 
 
 def _k_means(x_TM: Tensor) -> Tensor:
@@ -237,9 +253,12 @@ def _k_means(x_TM: Tensor) -> Tensor:
 
 
 def principal_axes(vectors_ND: Tensor) -> Tensor:
-    """The axes with most of the second moment of a sample of vectors, which keep nearly all of cosines: (D, A)."""
+    """Axes with nearly the most of a sample's second moment, which keep nearly all of cosines: (N, D) -> (D, A)."""
     unit_ND = F.normalize(vectors_ND, dim=-1)
-    return torch.linalg.eigh(unit_ND.T @ unit_ND).eigenvectors.flip(1)[:, :AXES].contiguous()
+    axes_DA = torch.randn(unit_ND.shape[1], AXES, generator=torch.Generator().manual_seed(0))
+    for _ in range(AXES_ROUNDS):
+        axes_DA = torch.linalg.qr(unit_ND.T @ (unit_ND @ axes_DA)).Q
+    return axes_DA.contiguous()
 
 
 class SketchPooler:

@@ -143,7 +143,7 @@ def test_sketches_are_near_the_words_they_stand_for(model, codes, stored, monkey
     pooler = SketchPooler(again, codes, *asked(model, CONDITIONS[:1]))
     found = pooler.pool(words)
     exact = TokenPooler(codes, *asked(model, CONDITIONS[:1])).pool(unpack_tokens(stored, codes))[:, 0]
-    assert cosines(found.numpy(), exact.numpy()).min() > 0.98
+    assert cosines(found.numpy(), exact.numpy()).min() > 0.99
     monkeypatch.setattr(token_pooling, "SKETCHED_AT_ONCE", 5)
     torch.testing.assert_close(pooler.pool(words), found)
     monkeypatch.setattr(token_pooling, "AXES", 8)
