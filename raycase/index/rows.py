@@ -42,16 +42,14 @@ from raycase.io.schema import BASIS, CODES, CONDITION, HAS_TOKENS, ID, SKETCH, U
 from raycase.tokens.basis import TokenBasis
 from raycase.tokens.pooling import (
     AXES_ROWS,
-    PARTS,
-    WHOLE,
     SketchPooler,
     TokenPooler,
-    TokenSketch,
     UnpackedTokens,
     flat_tokens,
     principal_axes,
     unpack_tokens,
 )
+from raycase.tokens.sketch import PARTS, WHOLE, TokenSketch
 from raycase.tokens.stored import StoredTokens
 
 if TYPE_CHECKING:

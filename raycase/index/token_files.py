@@ -20,6 +20,7 @@ from raycase.io.ragged import Ragged
 from raycase.io.schema import BASIS, CODES, SKETCH, UNCONDITIONAL_PART
 from raycase.io.storage import Location
 from raycase.job.verify import FinishedOutput
+from raycase.tokens.sketch import Quantizer, TokenSketch
 from raycase.tokens.stored import StoredTokens, TokenFormat
 
 if TYPE_CHECKING:
@@ -28,20 +29,17 @@ if TYPE_CHECKING:
 TOKEN_BASES = "_word_bases"  # Lance leaves folders alone whose names begin like this
 OF_SKETCH = ".sketch"  # stands in the names of centroids, behind their hash
 SPARED = timedelta(days=7)  # on object storage a build beside may need what is younger; Lance spares its files so, too
-SAMPLED_UNITS, SAMPLED_ROWS = 5, 500  # of an output, by which the centroids of its sketches are chosen
+SAMPLED_UNITS, SAMPLED_ROWS = 5, 250  # of an output, by which the centroids of its sketches are chosen
 
 
 def make_sketcher(source: FinishedOutput, root: Location, metadata: IndexMetadata) -> Callable[[pa.Table], pa.Table]:
     """What adds the columns BASIS and SKETCH to rows of an output with stored tokens. The basis of the tokens is copied
     into the index; the centroids of sketches are chosen with its first rows. The metadata records both."""
-    from raycase.tokens.basis import TokenBasis
-    from raycase.tokens.pooling import TokenSketch
-
     source.check_basis("--embeddings")
     form = TokenFormat.of(source.schema)
     assert form is not None
     data = source.output.basis.read()
-    codes = TokenBasis.from_bytes(data, source.output.basis.uri)
+    quantizer = Quantizer.from_bytes(data, source.output.basis.uri)
     if not (file := _file(root, form.basis)).exists() or file.read() != data:  # else searches may be reading it
         file.put(data)
     if form.basis not in metadata.sketches:
@@ -49,14 +47,14 @@ def make_sketcher(source: FinishedOutput, root: Location, metadata: IndexMetadat
         places = np.unique(np.linspace(0, len(units) - 1, SAMPLED_UNITS).astype(int))
         some = replace(source, units=tuple(units[i] for i in places)).tables([CODES, UNCONDITIONAL_PART])
         tokens = [StoredTokens.from_arrow(rows.slice(0, SAMPLED_ROWS), form).codes.flat for rows in some]
-        data = TokenSketch.fit(codes, np.concatenate(tokens)).to_bytes()
+        data = TokenSketch.fit(quantizer, np.concatenate(tokens)).to_bytes()
         metadata.sketches[form.basis] = hashlib.sha256(data).hexdigest()
         _file(root, metadata.sketches[form.basis], OF_SKETCH).put(data)
     sketch = TokenSketch.from_bytes(*read_codes(root, metadata.sketches[form.basis], OF_SKETCH))
 
     def sketched(rows: pa.Table) -> pa.Table:
         tokens = StoredTokens.from_arrow(rows, form).codes
-        sketches = Ragged(flat=sketch.code(codes, tokens.flat), offsets=tokens.offsets)
+        sketches = Ragged(flat=sketch.code(quantizer, tokens.flat), offsets=tokens.offsets)
         basis = pa.array([form.basis] * len(rows), pa.string())
         return rows.append_column(BASIS, basis).append_column(SKETCH, sketches.to_arrow())
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -29,9 +29,9 @@ from torch import Tensor
 from raycase.errors import expecting
 from raycase.heads.condition_head import ConditionQueries, Head, KeysValues
 from raycase.io.ragged import Ragged
+from raycase.tokens.sketch import MOST_BITS, Quantizer
 from raycase.tokens.stored import StoredTokens, TokenFormat, unconditional_parts
 
-MOST_BITS = 8  # of a component
 KEY_WEIGHT = 1.5  # variance of the keys' part of y, in that of the values' part
 FLOOR = 0.3  # added to the queries' second moment, in its mean eigenvalue: for conditions unlike the typical ones
 # step of a uniform quantiser of b bits that suits a normal distribution, in its deviation (Max, 1960); tried larger too
@@ -41,38 +41,16 @@ MOST_TOKENS = 2**16  # of the sample, evenly from all
 FITTED_TOKENS = 8192  # on which the steps are chosen
 CACHED_NUMBERS = 2**17  # of float64, in each of three arrays
 
-BYTES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1)
-# For each plane, what the eight bits of a byte add to eight codes: (256,) of eight bytes.
-TABLES = [(BYTES << bit).view(np.uint64)[:, 0] for bit in range(MOST_BITS)]
-
 
 def typical_conditions() -> list[str]:
     """Conditions that stand for those that may come."""
     return (files("raycase.tokens") / "typical_conditions.txt").read_text(encoding="utf-8").split("\n")[:-1]
 
 
-class TensorFile:
-    """A dataclass of tensors and its file. WHAT: it is of stored tokens, for messages."""
-
-    WHAT: ClassVar[str]
-
-    def to_bytes(self) -> bytes:
-        """As safetensors."""
-        return save({name: value.contiguous() for name, value in vars(self).items() if isinstance(value, Tensor)})
-
-    @classmethod
-    def from_bytes(cls, data: bytes, source: str) -> Self:
-        """Read what `to_bytes` wrote."""
-        with expecting(f"{source}: expected {cls.WHAT} of stored tokens", SafetensorError, TypeError):
-            return cls(**load(data))
-
-
 @dataclass(frozen=True, kw_only=True)
-class TokenBasis(TensorFile):
+class TokenBasis:
     """The basis of codes. encode (Y, M); keys (M, H, K) and values (M, D) take z back; mean (D,) of the values; steps
     (M,); bits (M,) uint8, falling; ratio (1,): length of whole vectors in that of those cut to D."""
-
-    WHAT: ClassVar[str] = "the basis"
 
     encode: Tensor
     keys: Tensor
@@ -82,6 +60,16 @@ class TokenBasis(TensorFile):
     bits: Tensor
     ratio: Tensor
 
+    def to_bytes(self) -> bytes:
+        """As safetensors."""
+        return save({name: value.contiguous() for name, value in vars(self).items() if isinstance(value, Tensor)})
+
+    @classmethod
+    def from_bytes(cls, data: bytes, source: str) -> Self:
+        """Read what `to_bytes` wrote."""
+        with expecting(f"{source}: expected the basis of stored tokens", SafetensorError, TypeError):
+            return cls(**load(data))
+
     @cached_property
     def form(self) -> TokenFormat:
         """The format of what `code` gives."""
@@ -89,9 +77,9 @@ class TokenBasis(TensorFile):
         return TokenFormat(basis=basis, token_bytes=-(-int(self.bits.sum()) // 8), dim=self.values.shape[1])
 
     @cached_property
-    def _planes(self) -> list[int]:
-        """How many components have a first, second, ... bit."""
-        return [int((self.bits > bit).sum()) for bit in range(int(self.bits.max()))]
+    def quantizer(self) -> Quantizer:
+        """How its codes stand for components."""
+        return Quantizer(self.steps.numpy(), self.bits.numpy())
 
     def code(self, tokens: KeysValues) -> StoredTokens:
         """The stored tokens of a batch of sentences: codes bit after bit, the lowest of all components first."""
@@ -107,27 +95,13 @@ class TokenBasis(TensorFile):
             shares, vectors_ND = (part.cpu().numpy() for part in tokens.part)
         half, scaled_TM = 2.0 ** (self.bits.numpy() - 1.0), np.nan_to_num(flat, posinf=0, neginf=0) / self.steps.numpy()
         codes_TM = (np.floor(scaled_TM).clip(-half, half - 1) + half).astype(np.uint8)
-        planes = [(codes_TM[:, :count] >> bit) & 1 for bit, count in enumerate(self._planes)]
+        planes = [(codes_TM[:, :count] >> bit) & 1 for bit, count in enumerate(self.quantizer.planes)]
         return StoredTokens(
             form=self.form,
             codes=Ragged.by_counts(np.packbits(np.concatenate(planes, axis=1), axis=1), counts),
             part=unconditional_parts(shares, float(self.ratio) * vectors_ND[:, :dim]),
             finite=finite & np.isfinite(shares),
         )
-
-    def unpack(self, packed: np.ndarray, components: int | None = None) -> np.ndarray:
-        """Signed codes of packed ones, of the first components or all: (T, token_bytes) uint8 -> (T, M) int8."""
-        bits = self.bits[:components].numpy().astype(np.int16)
-        codes_TM = np.zeros((len(packed), len(bits)), np.uint8)
-        start = 0
-        for table, count in zip(TABLES, self._planes, strict=False):
-            used = min(count, len(bits))
-            first_byte = start // 8
-            plane = table.take(packed[:, first_byte : -(-(start + used) // 8)]).view(np.uint8)
-            codes_TM[:, :used] |= plane[:, start - 8 * first_byte :][:, :used]
-            start += count
-        codes_TM -= (1 << (bits - 1)).astype(np.uint8)
-        return codes_TM.view(np.int8)
 
 
 def _inner(tokens: KeysValues, dim: int) -> Tensor:

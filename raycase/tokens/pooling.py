@@ -1,14 +1,9 @@
-"""Pooling stored tokens under conditions, without the encoder: exactly, and by sketches of 16 bytes a token, which
-find the rows that a search then pools exactly.
+"""Pooling stored tokens under conditions, without the encoder: exactly, and by sketches, which find the rows that a
+search then pools exactly (`raycase.tokens.sketch`).
 
-    i_1 = nearest of 256 centroids to z,  i_2 = nearest of 256 others to what is left of z,  i_3, i_4 likewise,
-    i_5 = nearest of 256 to every twelfth component of what is left,  i_6 = to those after them,  ...  i_16
-
-z: the first components of a token's code (`raycase.tokens.basis`). This is residual quantisation (Chen et al.,
-2010, Approximate nearest neighbor search by residual vector quantization), then product quantisation (Jégou et al.,
-2011, Product quantization for nearest neighbor search). Under a condition each centroid has a logit
-of each head and a value, so a row is pooled from two small tables. To find candidates by centroids, and then score them
-by their tokens, is the way of PLAID (Santhanam et al., 2022, section 4); the scores are ours.
+Under a condition each centroid of a sketch has a logit of each head and a value, so a row is pooled from two small
+tables. To find candidates by centroids, and then score them by their tokens, is the way of PLAID (Santhanam et al.,
+2022, section 4); the scores are ours.
 
 Shapes: N texts, S tokens of each in a group of equal length, T tokens of all, C conditions, H heads, M components, L
 levels, E centroids of a level, D dimensions, A axes, P texts with a unconditional part.
@@ -19,7 +14,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -29,14 +23,12 @@ from torch import Tensor
 from raycase.heads.condition_head import ConditionQueries, Part, StatedHead, join_unconditional
 from raycase.heads.flat_tokens import FlatTokens
 from raycase.io.ragged import Ragged
-from raycase.tokens.basis import TensorFile, TokenBasis
+from raycase.tokens.basis import TokenBasis
+from raycase.tokens.sketch import TokenSketch
 from raycase.tokens.stored import StoredTokens
 
 TOKENS_AT_ONCE = 2**10  # of a group that are pooled at a time: their components stay near the processor
 SKETCHED_AT_ONCE = 2**14
-WHOLE, PARTS = 4, 12  # levels whose centroids have all components, and every twelfth of them
-CENTROIDS, COMPONENTS = 256, 128
-ROUNDS = 10  # of k-means
 AXES = 64  # of the vectors that are compared; 48 find slightly less, 128 hardly more
 AXES_ROWS, AXES_ROUNDS = 512, 4  # by which they are chosen, and rounds of subspace iteration
 MOST_LOGIT = 80  # whose exponential, and that of its negative, float32 holds
@@ -90,7 +82,7 @@ def unpack_tokens(tokens: StoredTokens, codes: TokenBasis | None) -> UnpackedTok
     if codes is not None:
         packed, flat = flat, np.empty((len(flat), len(codes.bits)), np.int8)
         for start in range(0, len(packed), TOKENS_AT_ONCE):
-            flat[start : start + TOKENS_AT_ONCE] = codes.unpack(packed[start : start + TOKENS_AT_ONCE])
+            flat[start : start + TOKENS_AT_ONCE] = codes.quantizer.unpack(packed[start : start + TOKENS_AT_ONCE])
     with_part, shares, vectors = tokens.shares()
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
@@ -184,74 +176,6 @@ def flat_tokens(tokens: UnpackedTokens, codes: TokenBasis) -> FlatTokens:
 # ------------------------------------------------------------------------------------------------------------ sketches
 
 
-@dataclass(frozen=True, kw_only=True)
-class TokenSketch(TensorFile):
-    """The centroids of each level, (L, E, M), in the units of z; 0 in components that a level leaves alone."""
-
-    WHAT: ClassVar[str] = "centroids"
-
-    centroids: Tensor
-
-    @classmethod
-    def fit(cls, codes: TokenBasis, packed: np.ndarray) -> TokenSketch:
-        """From the codes of a sample of tokens, (T, token_bytes), which is not empty."""
-        left_TM = _components(codes, packed)
-        levels = []
-        for level in range(WHOLE + PARTS):
-            centroids_EM = left_TM.new_zeros(CENTROIDS, left_TM.shape[1])
-            centroids_EM[:, _used(level)] = _k_means(left_TM[:, _used(level)].contiguous())
-            _take_nearest(left_TM, centroids_EM, level)
-            levels.append(centroids_EM)
-        return cls(centroids=torch.stack(levels))
-
-    def code(self, codes: TokenBasis, packed: np.ndarray) -> np.ndarray:
-        """Sketches of tokens by their codes: (T, token_bytes) -> (T, L) uint8."""
-        sketch_TL = np.empty((len(packed), len(self.centroids)), np.uint8)
-        for start in range(0, len(packed), SKETCHED_AT_ONCE):
-            left_TM = _components(codes, packed[start : start + SKETCHED_AT_ONCE])
-            for level, centroids_EM in enumerate(self.centroids):
-                sketch_TL[start : start + SKETCHED_AT_ONCE, level] = _take_nearest(left_TM, centroids_EM, level)
-        return sketch_TL
-
-
-def _components(codes: TokenBasis, packed: np.ndarray) -> Tensor:
-    """The first components of z, without the half step that all have: (T, M)."""
-    codes_TM = torch.from_numpy(codes.unpack(packed, COMPONENTS))
-    return codes_TM * codes.steps[: codes_TM.shape[1]]
-
-
-def _used(level: int) -> slice:
-    """The components that a level's centroids have."""
-    return slice(None) if level < WHOLE else slice(level - WHOLE, None, PARTS)
-
-
-def _take_nearest(left_TM: Tensor, centroids_EM: Tensor, level: int) -> Tensor:
-    """Which centroid of a level is nearest to each row: (T,). It is subtracted where a later level goes on."""
-    used = _used(level)
-    nearest_T = _nearest(left_TM[:, used].contiguous(), centroids_EM[:, used].contiguous())
-    if level < WHOLE:
-        left_TM -= centroids_EM[nearest_T]
-    return nearest_T
-
-
-def _nearest(x_TM: Tensor, centroids_EM: Tensor) -> Tensor:
-    """The nearest centroid of each row, by Euclidean distance: (T,)."""
-    half_E = centroids_EM.square().sum(1) / 2
-    return torch.from_numpy(torch.addmm(-half_E, x_TM, centroids_EM.T).numpy().argmax(1))  # NumPy's is the faster one
-
-
-def _k_means(x_TM: Tensor) -> Tensor:
-    """Lloyd's algorithm from random rows, (E, M): far faster here than SciPy's `kmeans2`."""
-    chosen = torch.randperm(len(x_TM), generator=torch.Generator().manual_seed(0))[:CENTROIDS]
-    centroids_EM = x_TM[chosen].clone()
-    for _ in range(ROUNDS):
-        nearest_T = _nearest(x_TM, centroids_EM)
-        sums_EM = torch.zeros_like(centroids_EM).index_add_(0, nearest_T, x_TM)
-        count_E1 = torch.bincount(nearest_T, minlength=len(centroids_EM))[:, None]
-        centroids_EM = torch.where(count_E1 > 0, sums_EM / count_E1.clamp(min=1), centroids_EM)
-    return F.pad(centroids_EM, (0, 0, 0, CENTROIDS - len(centroids_EM)))  # a sample of few tokens
-
-
 def principal_axes(vectors_ND: Tensor) -> Tensor:
     """Axes with nearly the most of a sample's second moment, which keep nearly all of cosines: (N, D) -> (D, A)."""
     unit_ND = F.normalize(vectors_ND, dim=-1)
@@ -268,8 +192,9 @@ class SketchPooler:
         self, sketch: TokenSketch, codes: TokenBasis, questions: ConditionQueries, temperatures: Tensor
     ) -> None:
         exact = TokenPooler(codes, questions, temperatures)
-        components = sketch.centroids.shape[-1]
-        codes_LEM = sketch.centroids / codes.steps[:components]
+        centroids_LEM = torch.from_numpy(sketch.centroids)
+        levels, centroids, components = centroids_LEM.shape
+        codes_LEM = centroids_LEM / codes.steps[:components]
         self.base, values_MD = exact.back[0]
         self.mix = exact.mix[0]
         self.values = (codes_LEM @ values_MD[:components]).flatten(0, 1)
@@ -277,7 +202,7 @@ class SketchPooler:
         low_L1H, high_L1H = logits_LEH.amin(1, keepdim=True), logits_LEH.amax(1, keepdim=True)
         self.logits = (logits_LEH - (low_L1H + high_L1H) / 2).flatten(0, 1)  # what all tokens share does not count
         self.is_bounded = bool(((high_L1H - low_L1H).sum(0) / 2 <= MOST_LOGIT).all())
-        self.first_row = torch.arange(len(sketch.centroids), dtype=torch.int32) * sketch.centroids.shape[1]
+        self.first_row = torch.arange(levels, dtype=torch.int32) * centroids
         self.axes = torch.eye(len(self.base))
 
     def along(self, axes: Tensor) -> SketchPooler:

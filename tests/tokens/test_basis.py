@@ -16,7 +16,8 @@ from raycase.io.ragged import Ragged
 from raycase.models.registry import resolve
 from raycase.tokens import pooling as token_pooling
 from raycase.tokens.basis import TokenBasis, fit_codes, typical_conditions
-from raycase.tokens.pooling import SketchPooler, TokenPooler, TokenSketch, unpack_tokens
+from raycase.tokens.pooling import SketchPooler, TokenPooler, unpack_tokens
+from raycase.tokens.sketch import TokenSketch
 from raycase.tokens.stored import StoredTokens
 
 CONDITIONS = ["what they wear on their heads", "dog", "number of people"]
@@ -136,9 +137,9 @@ def test_a_basis_is_read_back_and_another_file_is_refused(codes):
 
 def test_sketches_are_near_the_words_they_stand_for(model, codes, stored, monkeypatch):
     """In any split; and the axes of a condition keep what its vectors vary by."""
-    sketch = TokenSketch.fit(codes, stored.codes.flat)
+    sketch = TokenSketch.fit(codes.quantizer, stored.codes.flat)
     again = TokenSketch.from_bytes(sketch.to_bytes(), "s")
-    coded = Ragged(flat=again.code(codes, stored.codes.flat), offsets=stored.codes.offsets)
+    coded = Ragged(flat=again.code(codes.quantizer, stored.codes.flat), offsets=stored.codes.offsets)
     words = unpack_tokens(replace(stored, codes=coded), None)
     pooler = SketchPooler(again, codes, *asked(model, CONDITIONS[:1]))
     found = pooler.pool(words)
