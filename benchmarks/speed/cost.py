@@ -1,19 +1,46 @@
 """What conditions cost: seconds to embed texts under 1 to 64 conditions, and what of it is whose.
 
-    python -m benchmarks.speed.cost
+    python -m benchmarks.speed.cost [--jobs]
 
 Captions under the first of 64 conditions, by the default model in one process: the seconds of `encode_grid`, those of
 the encoder in it, and of the head. Vectors of many rows are not kept: corpora are embedded unit by unit, and a unit of
 4,096 rows costs what it costs in any corpus. Medians.
+
+--jobs: `raycase embed --no-ray` of 4,096 and of 12,288 rows. The difference is two units, what is left of the first is
+the start; jobs of 1,000 to 1,000,000 rows follow from both.
 """
 
+import tempfile
 import time
+from pathlib import Path
 
-from benchmarks.turns import captions, finish, median, parser_of
+from benchmarks.turns import CAPTIONS, RAYCASE, ROOT, captions, finish, median, of_checkout, parser_of, run
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
+UNIT, UNITS = 4096, 3
+SIMULATED = (1_000, 10_000, 100_000, 1_000_000)
 WORDS = "color number place activity mood weather animal sport".split()  # noqa: SIM905
 OF = "clothes people food children scene background men event".split()  # noqa: SIM905
+
+
+def job(rows, conditions):
+    """Seconds of a job, from start to end."""
+    with tempfile.TemporaryDirectory() as folder:
+        where = "--input", CAPTIONS, "--limit", rows, "--output", Path(folder) / "out", "--no-ray"
+        return run(*RAYCASE, "embed", *where, "--conditions", *conditions, env=of_checkout(ROOT)).seconds
+
+
+def jobs(conditions, rounds):
+    """What jobs under some conditions take, for each number of them."""
+    found = {}
+    for count in COUNTS:
+        few, many = (median(job(rows, conditions[:count]) for _ in range(rounds)) for rows in (UNIT, UNITS * UNIT))
+        unit = (many - few) / (UNITS - 1)
+        simulated = {rows: few - unit + unit * rows / UNIT for rows in SIMULATED}
+        found[count] = {"start": few - unit, "unit": unit} | simulated
+        line = "".join(f"{seconds:>10,.1f}" for seconds in simulated.values())
+        print(f"{count:>3} conditions: start {few - unit:.2f} s, a unit {unit:.2f} s; jobs{line}", flush=True)
+    return found
 
 
 def main():
@@ -21,11 +48,15 @@ def main():
     parser.add_argument("--model", default=None)
     parser.add_argument("--rows", type=int, nargs="+", default=[1000, 8000])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--jobs", action="store_true", help="time jobs instead")
     args = parser.parse_args()
+    conditions = [f"{word} of the {of}" for of in OF for word in WORDS]
+    if args.jobs:
+        finish(jobs=jobs(conditions, args.rounds))
+        return
     import raycase
 
     model = raycase.load(*filter(None, [args.model]))
-    conditions = [f"{word} of the {of}" for of in OF for word in WORDS]
     inner = model.encoder.model
     spent = [0.0]
 
