@@ -75,7 +75,8 @@ def load_encoder(
     config = load_config(spec.source) if read_alone else library_config(spec.source)
     if dtype is torch.int8 and not on_cpu:
         raise RequestError(
-            f"--compute int8: expected {', '.join(LIKE_BERT)} on a processor, got {config.model_type} on {device}"
+            f"--compute int8: expected {', '.join(LIKE_BERT)} by OpenVINO on a processor, got {config.model_type} by "
+            f"{'transformers' if device.type == 'cpu' else device}; leave it out"
         )
     known = config.model_type in KNOWN
     _adjust(config, spec)

@@ -23,6 +23,7 @@ from openvino import opset15 as op
 from torch import Tensor, nn
 
 FARTHEST = 128  # tokens, from which on MPNet's bias of relative positions is the same
+BUCKETS, MPNET_PAD = 32, 1  # of its distances, and its padding: the library reads neither from a configuration
 MASKED = -1e4  # what is added to the logit of a token that is padding
 SMOOTH = 0.65  # SmoothQuant's alpha
 LEAST = 1e-5  # of a component, and of a weight
@@ -163,7 +164,8 @@ class Graph:
         """What the table of positions is asked for; all but BERT count from behind the number of the padding."""
         if self.config.model_type == "bert":
             return self.position_T
-        pad, one = op.constant(self.config.pad_token_id, np.int32), op.constant(1, np.int32)
+        pad = op.constant(MPNET_PAD if self.mpnet else self.config.pad_token_id, np.int32)
+        one = op.constant(1, np.int32)
         real_BT = op.convert(op.not_equal(self.given[0], pad), "i32")
         return op.add(op.multiply(op.cumsum(real_BT, one), real_BT), pad)
 
@@ -212,7 +214,7 @@ def whole_numbers(weight_ED: np.ndarray) -> Any:
 def _position_bias(config: Any, weights: Arrays) -> np.ndarray:
     """MPNet's, by the distance of two tokens and its direction; longer distances share buckets: (2 * most + 1, H)."""
     away_S = np.arange(-config.max_position_embeddings, config.max_position_embeddings + 1)
-    one_side = config.relative_attention_num_buckets // 2
+    one_side = BUCKETS // 2
     exact = one_side // 2
     far_S = np.log(np.maximum(np.abs(away_S), 1) / exact) / math.log(FARTHEST / exact) * (one_side - exact)
     far_S = np.minimum(exact + far_S.astype(np.int64), one_side - 1)

@@ -240,8 +240,9 @@ def _stage(target: Target, folder: Location) -> list[Location]:
     waiting: dict[Location, list[pa.Table]] = {}
 
     def put(record: Location, least: int) -> None:
-        rows, values = pa.concat_tables(waiting[record]), records[record]
-        if len(rows) >= least:
+        tables, values = waiting[record], records[record]
+        if sum(map(len, tables)) >= least:  # none, where the last rows filled a file
+            rows = pa.concat_tables(tables)
             ids = pa.array(np.arange(values["rows"], values["rows"] + len(rows)))
             file = _of(record, "rows") / f"{values['rows']:012d}.parquet"
             file.put(parquet_bytes(rows.append_column(ID, ids)))
@@ -285,14 +286,18 @@ def _finish(target: Target, record: Location, runner: Runner, rejected: list[str
     result = run(replace(job, limit=None, overwrite=False, max_rejected=1.0), runner)
     counts = {name: result[name] for name in COUNTS}
     with _lance_errors(target.root):
-        rows, most = target.open().count_rows(), target.request.max_rejected
-        if counts["rows_rejected"] > most * rows:
+        vectors = _Vectors(output, dict(zip(names, conditions or (None,), strict=True)), files)
+        dataset, rejects = target.open(), counts["rows_rejected"]
+        if rejects > (most := target.request.max_rejected) * (rows := dataset.count_rows()):
+            # of a run before, perhaps: those that were changed or deleted since do not count
+            scan = _scan(dataset, target, names)
+            rejects = sum(vectors.rejected(found.filter(pa.array(lacks_NC.any(1)))) for _, found, lacks_NC in scan)
+        if rejects > most * rows:
             raise UnfitError(
-                f"--into: expected at most {most:.2%} of {rows:,} rows rejected, got {counts['rows_rejected']:,}, and "
+                f"--into: expected at most {most:.2%} of {rows:,} rows rejected, got {rejects:,}, and "
                 f"no vectors were written; see {output.rejected.uri}, or pass --max-rejected",
                 result,
             )
-        vectors = _Vectors(output, dict(zip(names, conditions or (None,), strict=True)), files)
         counts["rows_written"] = 0
         _retried(target, partial(_write, target, vectors, counts, set()))
     record.put_json(staged | {"rows": 0})  # killed here, it is removed as if it had never been staged to the end
@@ -368,12 +373,20 @@ class _Vectors:
         rows = read_rows(self.folder / name, sha256, [column, CONDITION])
         return (rows if condition is None else rows.filter(pc.equal(rows[CONDITION], condition)))[column]
 
+    def _find(self, prints: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+        """Which of these fingerprints the job knows, (N,) bool, and where these are: (K,)."""
+        hash_N = _hashes(prints)
+        at_N = np.minimum(np.searchsorted(self.hash_R, hash_N), len(self.hash_R) - 1)
+        is_known = self.hash_R[at_N] == hash_N
+        return is_known, at_N[is_known]
+
+    def rejected(self, prints: pa.Array) -> int:
+        """How many of these fingerprints are of texts that the job rejected."""
+        return int((self.unit_R[self._find(prints)[1]] < 0).sum())
+
     def of(self, prints: pa.Array, ids: pa.Array, schema: pa.Schema) -> pa.Table:
         """The columns of the rows with these fingerprints that the job knows, null where it rejected them."""
-        hash_N = _hashes(prints)
-        at = np.minimum(np.searchsorted(self.hash_R, hash_N), len(self.hash_R) - 1)
-        is_known = self.hash_R[at] == hash_N
-        at = at[is_known]
+        is_known, at = self._find(prints)
         columns: dict[str, Any] = {"_rowid": ids.filter(pa.array(is_known))}
         for name, condition in self.under.items():
             type_ = schema.field(name).type

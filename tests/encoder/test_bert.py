@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from architectures import save_random
+from architectures import SIZES, save_random
 from helpers import ROOT
-from transformers import AutoModel
+from transformers import AutoConfig, AutoModel
 
 import raycase
 from raycase.encoder.loading import load_encoder
@@ -63,6 +63,20 @@ def test_what_ships_has_the_vectors_and_tokens_of_transformers():
         assert np.allclose(ours.encode(each)[0], library.encode(each)[0], atol=2e-5)
 
 
+@pytest.mark.parametrize("choices", [{"pad_token_id": 0}, {"pad_token_id": 5}, {"relative_attention_num_buckets": 64}])
+def test_what_the_library_fixes_of_mpnet_is_fixed(choices):
+    """Its padding is 1 and its distances have 32 buckets, whatever a configuration has."""
+    torch.manual_seed(0)
+    config = AutoConfig.for_model("mpnet", **SIZES | choices, vocab_size=100)
+    theirs = AutoModel.from_config(config, attn_implementation="eager").eval()
+    theirs.encoder.relative_attention_bias.weight.data.normal_()
+    ours = OnCpu(config, {name: weight.numpy() for name, weight in theirs.state_dict().items()}, bf16=False)
+    ids_BT = torch.randint(2, 90, (2, 150), generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        wanted, found = (model(input_ids=ids_BT).last_hidden_state for model in (theirs, ours))
+    assert torch.allclose(found, wanted, atol=2e-5)
+
+
 def test_a_signal_is_handled_after_models_have_gone():
     code = (
         "import raycase, signal\nfirst, second = raycase.load(), raycase.load()\ndel first\ndel second\n"
@@ -78,7 +92,7 @@ def test_int8_is_near_and_refused_where_it_is_not_computed(tmp_path):
     cosines = np.sum(vectors[0] * vectors[1], 1) / np.prod([np.linalg.norm(each, axis=1) for each in vectors], axis=0)
     assert cosines.mean() > 0.998 and 0.98 < cosines.min() < 0.99999
     other = replace(MINILM, source=str(save_random(tmp_path / "t5", "t5")))
-    with pytest.raises(ValueError, match=r"^--compute int8: expected bert, .* on a processor, got t5"):
+    with pytest.raises(ValueError, match=r"^--compute int8: expected bert, .* on a processor, got t5 by transformers"):
         load_encoder(other, device="cpu", dtype=torch.int8)
 
 
@@ -88,8 +102,10 @@ def test_a_model_that_openvino_does_not_compute_alike_is_the_librarys(tmp_path):
         folder = save_random(tmp_path / next(iter(choices)), "bert")
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps(config | choices))
-        model = load_encoder(replace(MINILM, source=str(folder), max_tokens=100), device="cpu").model
-        assert type(model).__module__.startswith("transformers.")
+        spec = replace(MINILM, source=str(folder), max_tokens=100)
+        assert type(load_encoder(spec, device="cpu").model).__module__.startswith("transformers.")
+        with pytest.raises(ValueError, match="got bert by transformers; leave it out"):
+            load_encoder(spec, device="cpu", dtype=torch.int8)
 
 
 def test_commands_import_no_more_than_they_use(tmp_path):

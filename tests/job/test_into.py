@@ -183,6 +183,12 @@ def test_a_run_that_was_killed_at_any_step_goes_on(tmp_path, fill, check, monkey
         assert fill(place)["rows_in"] == 0
 
 
+@pytest.mark.parametrize("rows", [10, 30, 60])
+def test_rows_that_end_where_a_file_of_staged_ones_does(place, fill, check, monkeypatch, rows):
+    monkeypatch.setattr(into, "STAGED_ROWS", rows)
+    assert fill(place)["rows_written"] == check(place) == 60
+
+
 def test_a_run_goes_on_with_the_units_of_the_one_before(place, fill, check, monkeypatch):
     write(place, ["blue cat"], first=60)
     monkeypatch.setattr(into._Vectors, "__init__", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -216,6 +222,17 @@ def test_rejected_rows_have_no_vector_and_their_reasons_stay(place, fill, check)
     assert fill(place)["rows_in"] == 0
     lance.dataset(place).update({"text": "'dog'"}, where="id = 62")
     assert fill(place)["rows_in"] == 1 and not fill(place)["rejected"]
+
+
+def test_what_was_rejected_before_and_is_mended_since_is_not_counted(place, fill, check):
+    """The job of the run that was refused goes on, and has its rejected rows still."""
+    write(place, BAD, first=60)
+    for mend, rejected in (("id = 60", 3), ("id > 60", 2)):
+        with pytest.raises(UnfitError, match=f"expected at most 0.00% of 63 rows rejected, got {rejected},"):
+            fill(place, max_rejected=0.0)
+        lance.dataset(place).update({"text": "'dog'"}, where=mend)
+    done = fill(place, max_rejected=0.0)
+    assert (done["rows_in"], done["rows_left"], check(place)) == (66, 0, 63)
 
 
 def test_limit_and_overwrite(place, fill, check):
