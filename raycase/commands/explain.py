@@ -41,11 +41,14 @@ def explain(flags: ExplainFlags) -> dict[str, Any]:
     from raycase.encoder.model_files import model_folder
     from raycase.index.answers import has_styles, in_bold, in_words, looked_at
     from raycase.io.places import check_paths
+    from raycase.io.reader import check_no_file
     from raycase.models.pairs import check_accepted
     from raycase.models.registry import resolve_embedder
 
     check_paths(reads={"--input": flags.input}, opens={"--model": model_folder(flags.model)})
     check_ranges(flags, {"condition": (bool(flags.condition), "at least one")})
+    check_no_file("--condition", flags.condition)
+    check_no_file("--text", flags.text, "; --input reads files")
     asked = list(dict.fromkeys(map(normal_words, flags.condition)))
     both = f"expected one of --text or --input, got {'both' if flags.text else 'none'}"
     few = f"--condition: expected two wordings or more beside --input, got {visible(asked[0], MOST_LABEL)!r} alone"
@@ -79,7 +82,9 @@ def _compare(uri: str, column: str, config: EmbedderConfig, wordings: Sequence[s
     """Print what each wording looks at, and which share of the nearest texts it has in common with each other one and
     with the unconditional vectors; the same for the last line."""
     from raycase.explore.wordings import NEAREST, heaviest, same_nearest, sample_texts
+    from raycase.models.configs import check_room
 
+    check_room(config, wordings, "--condition")
     texts = sample_texts(uri, column, config, wordings)
     model, count = config.load(), len(texts)
     ways = [model.encode(texts, condition, normalize=True) for condition in (None, *wordings)]

@@ -198,6 +198,9 @@ class OfIndex:
         """Open the index, and work on its rows that pass the filter under its condition for the one asked (None:
         unconditional): the index, that condition, what the work gives. Notes name what was replaced and left out."""
         from raycase.index.index import note_searched, on_index
+        from raycase.io.reader import check_no_file
+
+        check_no_file("--condition", [] if asked is None else [asked])
 
         def on(index: Index) -> tuple[str | None, T]:
             condition, blocks = index.blocks(asked, self.where, exact_condition=self.exact_condition)

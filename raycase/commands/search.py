@@ -223,7 +223,7 @@ def find_scorer(model: str, *, conditional: bool) -> ScorerConfig:
 def _queries(flags: SearchFlags) -> tuple[list[str], Asked]:
     """The sentences, and the condition of each, or the weights of conditions."""
     from raycase.index.weighted_search import weights_of
-    from raycase.io.reader import conditions_file, distinct_words
+    from raycase.io.reader import check_no_file, distinct_words
 
     given = [f"--{name}" for name in ("query", "phrase", "queries") if getattr(flags, name)]
     weights = weights_of(flags.condition) if "=" in "".join(flags.condition) else {}
@@ -235,8 +235,7 @@ def _queries(flags: SearchFlags) -> tuple[list[str], Asked]:
     }
     check_problems(problems)
     for flag, words in (("--query", flags.query), ("--condition", flags.condition)):
-        if (file := conditions_file(words)) and " " not in file:
-            raise RequestError(f"{flag}: expected words, got the file {file}; --queries reads files")
+        check_no_file(flag, words, "; --queries reads files")
     sentences, conditions = list(flags.query or flags.phrase), None
     if flags.queries:
         sentences, conditions = read_queries(flags.queries)

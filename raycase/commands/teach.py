@@ -39,6 +39,7 @@ def teach(flags: TeachFlags) -> dict[str, Any]:
     from raycase.index.teach import forget
     from raycase.index.teach import teach as teach_index
     from raycase.io.places import File, check_paths
+    from raycase.io.reader import check_no_file
     from raycase.io.row_labels import read_row_labels
     from raycase.models.taught import TAUGHT
 
@@ -56,6 +57,7 @@ def teach(flags: TeachFlags) -> dict[str, Any]:
         f"--condition: expected words, got {flags.condition!r}": not is_words(flags.condition),
     }
     check_problems(problems)
+    check_no_file("--condition", [] if flags.forget else [flags.condition])
     index = Index.open(flags.index, model=flags.model)
     condition = str(index.query_encoder.spelled(flags.condition))
     result: dict[str, Any] = {"condition": condition, "index": index.root.uri}

@@ -10,6 +10,7 @@ Shapes: B sequences, T tokens, D hidden size or components of an input, E output
 from __future__ import annotations
 
 import math
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -17,10 +18,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import openvino as ov
 import torch
-from openvino import opset15 as op
 from torch import Tensor, nn
+
+# else the first import sends Google Analytics an event, from a fork of this process, and writes into the home directory
+_own = sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]  # None: there is no such module
+import openvino as ov  # noqa: E402
+from openvino import opset15 as op  # noqa: E402
+
+if _own is None:  # those who want it import it themselves
+    del sys.modules["openvino_telemetry"]
 
 FARTHEST = 128  # tokens, from which on MPNet's bias of relative positions is the same
 BUCKETS, MPNET_PAD = 32, 1  # of its distances, and its padding: the library reads neither from a configuration

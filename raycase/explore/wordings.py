@@ -6,11 +6,10 @@ Shapes: N texts, C ways to embed them, D dimensions, k neighbours.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
-from raycase.errors import RequestError
+from raycase.errors import RequestError, is_words
 from raycase.explore.facets import CarriedWord, weight_shares
 from raycase.index.topk import nearest_others
 from raycase.io.inputs import find_input, peek
@@ -25,16 +24,17 @@ NEAREST, WORDS = 10, 5  # texts of each text, and words of each wording
 
 def sample_texts(uri: str, column: str, config: EmbedderConfig, conditions: Sequence[str]) -> list[str]:
     """Distinct texts of an input that the model takes under all conditions, a sample of many, in their order."""
-    found: dict[Any, None] = {}
+    found: dict[str, None] = {}
     for file in find_input(uri):
         check_once(column, peek(file).names, file.uri, "; --text-column names another")
-        found.update(dict.fromkeys(read_columns(file, [column], "--input")[column]))
-    texts = [text for text in found if isinstance(text, str) and text.strip()]
+        found.update(dict.fromkeys(filter(is_words, read_columns(file, [column], "--input")[column])))
+    texts = [*found]
     chosen = np.sort(np.random.default_rng(0).permutation(len(texts))[:SAMPLED])
     texts = [texts[i] for i in chosen.tolist()]
     for condition in conditions if texts else ():
-        refused = config.prepare(texts, [condition] * len(texts)).refused
-        texts = [text for text, reason in zip(texts, refused, strict=True) if reason is None]
+        prepared = config.prepare(texts, [condition] * len(texts))
+        checked = zip(texts, prepared.refused, prepared.unknown, strict=True)
+        texts = [text for text, reason, is_unknown in checked if reason is None and not is_unknown]
     if len(texts) < LEAST:
         raise RequestError(f"--input: expected at least {LEAST} different texts in {column!r}, got {len(texts)}")
     return texts

@@ -314,10 +314,11 @@ def _schema(source: FinishedOutput, metadata: IndexMetadata) -> pa.Schema:
 def check_output_columns(dataset: LanceDataset, written: pa.Schema, output: Location) -> None:
     """Raise RequestError where the output has other columns than the index."""
     schemas = dataset.schema, written
-    expected, got = ([f"{f.name}: {f.type}" for f in of if f.name not in RESERVED_COLUMNS] for of in schemas)
-    if {*expected} != {*got}:
+    columns, written_columns = ({f.name: f.type for f in of if f.name not in RESERVED_COLUMNS} for of in schemas)
+    if columns != written_columns:  # as types: Parquet renames what is in a list
+        expected, got = (", ".join(f"{name}: {of[name]}" for name in of) for of in (columns, written_columns))
         raise RequestError(
-            f"{dataset.uri}: expected the index's columns ({', '.join(expected)}), got ({', '.join(got)}) in "
+            f"{dataset.uri}: expected the index's columns ({expected}), got ({got}) in "
             f"{output.uri}; embed it with the same --id-column and --keep-columns, or without --index, and build anew: "
             f"`raycase index --embeddings {output.uri} --output {dataset.uri} --overwrite`"
         )

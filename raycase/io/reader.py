@@ -158,6 +158,12 @@ def conditions_file(values: Sequence[str]) -> str | None:
     return next((value for value in values if isinstance(value, str) and value.lower().endswith(files)), None)
 
 
+def check_no_file(flag: str, values: Sequence[str], advice: str = "") -> None:
+    """Refuse the name of a file in place of words."""
+    if (file := conditions_file(values)) and " " not in file:
+        raise RequestError(f"{flag}: expected words, got the file {file}{advice}")
+
+
 def _table_rows(table: pa.Table, rows: np.ndarray, columns: Columns) -> tuple[pa.Table, list[Rejection]]:
     """The rows of a unit under the names of this module; those with invalid UTF-8 are rejected."""
     arrays: dict[str, Any] = {ROW: pa.array(rows, pa.int64())}

@@ -1,10 +1,14 @@
 """`raycase explain` shows the words that a condition looks at: in bold in a terminal, as figures elsewhere; and how
 wordings differ."""
 
+import json
+
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import tiny
-from helpers import sentences, write_csv
+from helpers import call_command, sentences, write_csv
 
 import raycase
 from raycase.commands.explain import ExplainFlags, explain
@@ -48,6 +52,7 @@ def test_wrong_requests_are_refused(model):
         ({"model": "minilm"}, r"--model: expected a model that weighs words .*, got minilm$"),
         ({"model": f"tri-encoder:{encoder}"}, r"--model: expected a model that weighs words .*, got tri-encoder:"),
         ({"condition": ()}, "--condition: expected at least one, got"),
+        ({"text": ("a.csv",)}, "--text: expected words, got the file a.csv; --input reads files"),
         ({"text": ()}, "expected one of --text or --input, got none"),
         ({"input": "a.csv"}, "expected one of --text or --input, got both"),
         ({"text": (), "input": "a.csv", "condition": ("a", " a")}, "expected two wordings or more .*, got 'a' alone"),
@@ -84,6 +89,35 @@ def test_wordings_are_compared_on_a_sample_of_texts(model, tmp_path, capsys):
     write_csv(tmp_path / "few.csv", ["text"], [[text] for text in texts[:9]] * 9)
     with pytest.raises(RequestError, match="--input: expected at least 50 different texts in 'text', got 9"):
         explain(job(model, text=(), input=str(tmp_path / "few.csv")))
+
+
+def test_a_file_or_what_the_model_cannot_read_is_no_wording(tmp_path):
+    write_csv(tmp_path / "texts.csv", ["text"], [[text] for text in dict.fromkeys(sentences(99))])
+    flags = {"text": (), "input": str(tmp_path / "texts.csv")}
+    for words, expected in (
+        ("words.txt", "words, got the file words.txt"),
+        ("\N{SNOWMAN}", "words, of which .*"),
+        ("Place", "texts that the model reads differently"),
+    ):
+        with pytest.raises(RequestError, match=f"^--condition: expected {expected}"):
+            explain(job("condition-pooling:minilm", condition=("place", words), **flags))
+    for command in ("facets", "dedup", "classify", "teach"):
+        more = {
+            "dedup": ["--threshold", "1", "--output", "a.parquet"],
+            "classify": ["--labels", "a", "b", "--output", "a.parquet"],
+            "teach": ["--answers", flags["input"]],
+        }
+        done = call_command(command, "--index", str(tmp_path), "--condition", "words.txt", *more.get(command, ()))
+        assert (done.returncode, done.stderr) == (2, "error: --condition: expected words, got the file words.txt\n")
+
+
+def test_what_is_no_text_or_has_no_known_token_is_not_compared(tmp_path):
+    pq.write_table(pa.table({"text": [["a list"], None]}), tmp_path / "lists.parquet")
+    strange = [*("\N{SNOWMAN}" * n for n in range(1, 70)), "half of an emoji: \ud83d"]  # all have one vector
+    (tmp_path / "strange.jsonl").write_text("".join(json.dumps({"text": each}) + "\n" for each in strange))
+    for name in ("lists.parquet", "strange.jsonl"):
+        with pytest.raises(RequestError, match="--input: expected at least 50 different texts in 'text', got 0"):
+            explain(job("condition-pooling:minilm", text=(), input=str(tmp_path / name)))
 
 
 def test_what_wordings_have_in_common_by_hand():

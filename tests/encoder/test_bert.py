@@ -1,6 +1,7 @@
 """BERT and its like by OpenVINO beside transformers' own, and what commands import with the encoders that ship."""
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -84,6 +85,19 @@ def test_a_signal_is_handled_after_models_have_gone():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.stdout == "handled\n", done.returncode
+
+
+def test_no_use_of_openvino_is_reported(tmp_path):
+    """Its own import would have another process, a fork of this one, send an event, and write into the home folder."""
+    code = (
+        "import os, sys\nos.register_at_fork(before=lambda: print('forked'))\nimport raycase.encoder.on_cpu\n"
+        "import openvino.tools.ovc as ovc\nprint(type(ovc.telemetry).__module__, 'openvino_telemetry' in sys.modules)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "CI"} | {"HOME": str(tmp_path)}
+    options = {"capture_output": True, "text": True, "cwd": ROOT, "env": environment}
+    done = subprocess.run([sys.executable, "-c", code], **options)
+    assert done.stdout == "openvino.tools.ovc.telemetry_stub False\n", done
+    assert not [*tmp_path.iterdir()]
 
 
 def test_int8_is_near_and_refused_where_it_is_not_computed(tmp_path):

@@ -6,6 +6,7 @@ from unittest import mock
 
 import lance
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from crashing import Killed
 from helpers import embed_here, embedded
@@ -57,6 +58,18 @@ def test_embed_indexes_its_output_and_says_what_no_index_takes(tmp_path, tiny_mo
         main([*begin, str(tmp_path / "new"), "--index", index, "--id-column", "text", "--keep-columns"])
     message = f"index's columns .*: `raycase index --embeddings {tmp_path}/new --output {index} --overwrite`$"
     assert re.search(message, capsys.readouterr().err.strip()) and not (tmp_path / "new" / "job.json").exists()
+
+
+def test_kept_lists_are_added_to_those_of_an_index(tmp_path, tiny_model):
+    """A list's items have one name in Arrow, another in Parquet."""
+    index = str(tmp_path / "i.lance")
+    begin = ["embed", "--model", str(tiny_model), "--prompt", "concat-sc", "--pooling", "mean", "--no-ray"]
+    begin += ["--conditions", "color", "--keep-columns", "tags", "--index", index]
+    for day in ("a", "b"):
+        file = str(tmp_path / f"{day}.parquet")
+        pq.write_table(pa.table({"id": [day], "text": [f"a red dress {day}"], "tags": [[day, None]]}), file)
+        main([*begin, "--input", file, "--output", str(tmp_path / day)])
+    assert sorted(Index.open(index).search(["red"], "color")["tags"].to_pylist()) == [["a", None], ["b", None]]
 
 
 @pytest.mark.parametrize("where", ["update_indices", "publish"])
