@@ -24,6 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from raycase.heads.linear import linear
 from raycase.heads.projector import ACTIVATIONS, Share, Width
 from raycase.names import Activation
 
@@ -264,8 +265,9 @@ class ConditionHead(Head):
     def read(self, states_BSW: Tensor, real_BS: Tensor, unconditional_BP: Tensor | None = None) -> KeysValues:
         part = None if self.unconditional is None else self.unconditional(states_BSW, real_BS, unconditional_BP)
         states_BSW = self.dropout(states_BSW)
-        keys_BHSK = self.keys(states_BSW).unflatten(-1, (self.config.heads, -1)).transpose(1, 2)
-        return KeysValues.of(keys_BHSK, self.values(states_BSW), real_BS, part)
+        keys_BHSK = linear(states_BSW, self.keys.weight).unflatten(-1, (self.config.heads, -1)).transpose(1, 2)
+        values_BSD = self.values[1](linear(states_BSW, *self.values[0].parameters()))
+        return KeysValues.of(keys_BHSK, values_BSD, real_BS, part)
 
     def ask(self, states_CW: Tensor) -> ConditionQueries:
         states_CW = self.dropout(states_CW)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from io import IOBase
 from typing import Any, Self
 from warnings import warn
@@ -23,7 +24,7 @@ from raycase.errors import RequestError, checks_types, is_utf8, normal_words
 from raycase.heads.condition_head import StatedHead
 from raycase.io.locks import Shared, exclusive
 from raycase.io.vectors import l2_normalize
-from raycase.models.pairs import Encoded, check_accepted
+from raycase.models.pairs import Encoded, Indexed, check_accepted
 from raycase.models.taught import Taught
 from raycase.tokens.words import Word, words_of
 
@@ -169,8 +170,9 @@ class Embedder(LoadedSystem):
             >>> raycase.load().encode_grid(["A boy sleeps.", "Two dogs run."], ["the animal", "the place"]).shape
             (2, 2, 512)
         """
-        texts, under = as_texts(sentences, "sentences"), as_texts(conditions, "conditions")
-        vectors = self.encode([text for text in texts for _ in under], under * len(texts), normalize=normalize)
+        texts, under = (Indexed.of(as_texts(*of)) for of in ((sentences, "sentences"), (conditions, "conditions")))
+        text_N, condition_N = np.indices((len(texts), len(under))).reshape(2, -1)
+        vectors = self.encode(texts.take(text_N), under.take(condition_N), normalize=normalize)
         return vectors.reshape(len(texts), len(under), self.config.dim)
 
     def similarity(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -218,8 +220,10 @@ class Embedder(LoadedSystem):
         return [words[text].weigh(weights[i]) for text, i in zip(texts, prepared.rows.tolist(), strict=True)]
 
 
-def as_texts(values: Texts, name: str) -> list[str]:
+def as_texts(values: Texts, name: str) -> Sequence[str]:
     """One or many texts as a list; what UTF-8 cannot hold is none, for tokenizers would read it as something else."""
+    if isinstance(values, Indexed):
+        return replace(values, values=as_texts(values.values, name))
     values = [values] if isinstance(values, str) else values
     several = not isinstance(values, (Mapping, set, frozenset, bytes, IOBase)) and not hasattr(values, "columns")
     if not several or not isinstance(values, Iterable) or getattr(values, "ndim", 1) != 1:
@@ -232,10 +236,13 @@ def as_texts(values: Texts, name: str) -> list[str]:
     return texts
 
 
-def each_condition(condition: Texts, texts: Sequence[str]) -> list[str]:
+def each_condition(condition: Texts, texts: Sequence[str]) -> Sequence[str]:
     """The condition of each text in its normal form, of one for all or one each."""
-    conditions = [*map(normal_words, as_texts(condition, "condition"))]
-    conditions *= len(texts) if isinstance(condition, str) else 1
+    conditions = as_texts(condition, "condition")
+    if isinstance(conditions, Indexed):
+        conditions = replace(conditions, values=[*map(normal_words, conditions.values)])
+    else:
+        conditions = [*map(normal_words, conditions)] * (len(texts) if isinstance(condition, str) else 1)
     if len(conditions) != len(texts):
         raise RequestError(
             f"condition: expected one, or one for each of {len(texts)} texts, got {len(conditions)}; encode_grid takes "

@@ -95,10 +95,9 @@ class Indexed(Sequence[str]):
         return len(self.codes)
 
     def __getitem__(self, i: Any) -> Any:
-        codes = self.codes[i]
-        return [self.values[j] for j in codes.tolist()] if isinstance(i, slice) else self.values[int(codes)]
+        return self.take(i) if isinstance(i, slice) else self.values[int(self.codes[i])]
 
-    def take(self, rows: np.ndarray) -> Indexed:
+    def take(self, rows: np.ndarray | slice) -> Indexed:
         return Indexed(values=self.values, codes=self.codes[rows])
 
 
@@ -131,9 +130,9 @@ def encoded(prepared: Prepared, pair_index: np.ndarray, vectors_KD: np.ndarray, 
     place_N = place_M[prepared.rows]
     vectors_ND = vectors_KD
     if not np.array_equal(place_N, np.arange(len(vectors_KD))):
-        vectors_ND = np.full((len(place_N), vectors_KD.shape[1]), np.nan, dtype=vectors_KD.dtype)
-        there_N = place_N >= 0
-        vectors_ND[there_N] = vectors_KD[place_N[there_N]]
+        none_1D = np.full((1, vectors_KD.shape[1]), np.nan, dtype=vectors_KD.dtype)
+        vectors_ND = (vectors_KD if len(vectors_KD) else none_1D).take(place_N, axis=0, mode="clip")
+        vectors_ND[place_N < 0] = np.nan
     return Encoded(
         vectors=vectors_ND,
         refused=prepared.refused,

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from raycase.heads.condition_head import ConditionQueries, Part, StatedHead, join_unconditional
 from raycase.heads.flat_tokens import FlatTokens
+from raycase.heads.linear import linear
 from raycase.io.ragged import Ragged
 from raycase.tokens.basis import TokenBasis
 from raycase.tokens.sketch import TokenSketch
@@ -105,9 +106,10 @@ class TokenPooler:
         asked_CHM = torch.einsum("chk,mhk->chm", queries_CHK, codes.keys) * codes.steps
         self.asked = asked_CHM.flatten(0, 1)
         self.mix, self.queries = questions.mix.float(), questions.queries
-        values_MD = codes.values * codes.steps[:, None]
-        mean_D = codes.mean + 0.5 * values_MD.sum(0)  # a code stands for the middle of its step
-        self.back = [(gate_D * mean_D, gate_D * values_MD) for gate_D in questions.gate[:, : len(mean_D)]]
+        values_DM = (codes.values * codes.steps[:, None]).T.contiguous()
+        mean_D = codes.mean + 0.5 * values_DM.sum(1)  # a code stands for the middle of its step
+        gates_CD = questions.gate[:, : len(mean_D)]
+        self.back = [(gate_D * mean_D, gate_D[:, None] * values_DM) for gate_D in gates_CD]
 
     def pool(self, tokens: UnpackedTokens) -> Tensor:
         """Vectors of the texts, in the order of `tokens`, under each condition: (N, C, D), not normalised."""
@@ -147,8 +149,8 @@ class TokenPooler:
                 heaviest_NC[where] = weights_CNS.amax(-1).T
             torch.bmm(weights_CNS.transpose(0, 1), tokens_NSM, out=pooled_NCM[where])
         pooled_NCD = self.asked.new_empty(count, conditions, len(self.back[0][0]))
-        for condition, (base_D, back_MD) in enumerate(self.back):
-            torch.addmm(base_D, pooled_NCM[:, condition], back_MD, out=pooled_NCD[:, condition])
+        for condition, (base_D, back_DM) in enumerate(self.back):
+            pooled_NCD[:, condition] = linear(pooled_NCM[:, condition], back_DM, base_D)
         return pooled_NCD
 
 
@@ -195,9 +197,9 @@ class SketchPooler:
         centroids_LEM = torch.from_numpy(sketch.centroids)
         levels, centroids, components = centroids_LEM.shape
         codes_LEM = centroids_LEM / codes.steps[:components]
-        self.base, values_MD = exact.back[0]
+        self.base, values_DM = exact.back[0]
         self.mix = exact.mix[0]
-        self.values = (codes_LEM @ values_MD[:components]).flatten(0, 1)
+        self.values = (codes_LEM @ values_DM.T[:components]).flatten(0, 1)
         logits_LEH = codes_LEM @ exact.asked.T[:components]
         low_L1H, high_L1H = logits_LEH.amin(1, keepdim=True), logits_LEH.amax(1, keepdim=True)
         self.logits = (logits_LEH - (low_L1H + high_L1H) / 2).flatten(0, 1)  # what all tokens share does not count
