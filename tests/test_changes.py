@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 
+import pytest
 from helpers import ROOT
 
 CHANGES = {  # file -> what is added behind which line
@@ -94,6 +95,7 @@ sys.exit(pytest.main(["-q", "-n", "0", "-p", "no:cacheprovider", *core]))
 """
 
 
+@pytest.mark.cluster
 def test_each_change_is_one_file_and_a_deleted_paper_leaves_nothing(tiny_model, rated, tmp_path):
     shutil.copytree(ROOT / "raycase", tmp_path / "raycase", ignore=shutil.ignore_patterns("*.safetensors", "mixsp"))
     table = tmp_path / "raycase" / "papers" / "__init__.py"

@@ -127,6 +127,7 @@ def test_every_error_that_is_explained_is_one_of_the_code():
     assert [words for words in quoted if not any(words in text for text in messages())] == []
 
 
+@pytest.mark.cluster
 def test_each_mistake_of_the_first_hour_prints_the_line_that_is_quoted(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "words").mkdir()
@@ -187,6 +188,7 @@ def alike(wanted, line):
     return found and all(abs(float(n) - m) < 0.02 + 0.02 * abs(m) for n, m in zip(found.groups(), numbers, strict=True))
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize(
     "page", [pytest.param(page, id=page.stem, marks=[pytest.mark.long] * (page.stem in LONG)) for page in TUTORIALS]
 )

@@ -146,6 +146,7 @@ def test_beside_a_hundred_appends_none_is_lost(place, fill, check):
     assert encoded == check(place) == 160
 
 
+@pytest.mark.cluster
 def test_a_run_that_was_killed_at_any_step_goes_on(tmp_path, fill, check, monkeypatch):
     """Between any two writes, removals and commits, of which each fragment has one."""
     monkeypatch.setattr(into, "COMMIT_ROWS", 20)

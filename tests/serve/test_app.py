@@ -321,6 +321,7 @@ def test_a_line_that_is_no_message_is_answered_over_stdio(home):
     assert all(each["error"]["message"] for each in answers) and pong["id"] == 1 and "result" in pong
 
 
+@pytest.mark.cluster
 def test_over_stdio(home):
     words = ["-m", "raycase", "serve", "--mcp", "stdio", "--index", str(home / "i.lance")]
     tools, found, wrong = asyncio.run(looked_up(StdioServerParameters(command=sys.executable, args=words)))

@@ -34,6 +34,7 @@ def by_step(history):
     return {name: [(line["epoch"], pytest.approx(line[name], rel=1e-6)) for line in history] for name in history[0]}
 
 
+@pytest.mark.cluster
 def test_each_service_gets_the_record_of_the_fit_and_no_secret(training, tmp_path):
     for to in ("tensorboard", "mlflow", "wandb"):
         job = replace(training, track=to, output=str(tmp_path / to))
