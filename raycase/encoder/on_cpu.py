@@ -9,6 +9,7 @@ Shapes: B sequences, T tokens, D hidden size or components of an input, E output
 
 from __future__ import annotations
 
+import io
 import math
 import sys
 import threading
@@ -55,10 +56,20 @@ class OnCpu(nn.Module):
     def __init__(self, config: Any, weights: Arrays, *, bf16: bool, texts: Sequence[list[int]] = ()) -> None:
         """bf16: else in float32; texts: where their tokens are given, in int8 by what they need."""
         super().__init__()
-        self.config = config
+        self.config, self.bf16 = config, bf16
         ranges = Graph(config, weights).ranges(texts, bf16=bf16) if texts else None
         self.compiled = compiled(Graph(config, weights, ranges).model, bf16=bf16)
         self.of_thread = threading.local()  # one request cannot run twice at a time
+
+    def __getstate__(self) -> dict[str, Any]:
+        own = {"compiled": self.compiled.export_model().getvalue(), "of_thread": None}
+        return self.__dict__ | own
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        options = _options(bf16=self.bf16)
+        self.compiled = _core().import_model(io.BytesIO(state["compiled"]), "CPU", options)
+        self.of_thread = threading.local()
 
     def forward(
         self,
@@ -81,14 +92,17 @@ class OnCpu(nn.Module):
 
 def compiled(model: ov.Model, *, bf16: bool) -> ov.CompiledModel:
     """The model for this processor."""
-    options = {
+    return _core().compile_model(model, "CPU", _options(bf16=bf16))
+
+
+def _options(*, bf16: bool) -> dict[str, Any]:
+    return {
         "INFERENCE_PRECISION_HINT": "bf16" if bf16 else "f32",
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
         "ENABLE_CPU_PINNING": False,  # all processes would take the same cores
         "PERFORMANCE_HINT": "LATENCY",
         "CPU_RUNTIME_CACHE_CAPACITY": 64,  # shapes of batches whose kernels are kept: with 5000, memory grows by GiB
     }
-    return _core().compile_model(model, "CPU", options)
 
 
 @cache

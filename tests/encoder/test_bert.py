@@ -1,10 +1,13 @@
 """BERT and its like by OpenVINO beside transformers' own, and what commands import with the encoders that ship."""
 
+import copy
 import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 from types import SimpleNamespace
 
 import numpy as np
@@ -44,6 +47,16 @@ def test_its_states_are_the_librarys(tmp_path, kind):
     for theirs_BTD, ours_BTD in zip(wanted.hidden_states, found.hidden_states, strict=True):
         assert torch.allclose(ours_BTD[keep_BT], theirs_BTD[keep_BT], atol=2e-5)
     assert found.last_hidden_state is found.hidden_states[-1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8])
+def test_a_loaded_model_is_sent_to_another_process_and_copied(dtype):
+    model = raycase.load(dtype=dtype)
+    vectors = model.encode(TEXTS, "the animal")
+    with ProcessPoolExecutor(1, get_context("spawn")) as other:
+        sent = other.submit(model.encode, TEXTS, "the animal").result()
+    for found in (sent, copy.deepcopy(model).encode(TEXTS, "the animal")):
+        np.testing.assert_array_equal(found, vectors)
 
 
 def test_what_ships_has_the_vectors_and_tokens_of_transformers():
