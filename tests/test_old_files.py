@@ -51,7 +51,8 @@ def test_an_old_index_answers_as_it_did(old, case):
 
 def test_an_old_index_pools_more_candidates_for_its_sketches_are_coarse(old):
     index = raycase.Index.open("tokens.lance", model="model")
-    assert index._candidates(1, 10**6, 10, None, Options()) == 5000
+    wanted = {10: 5000, 1000: 50_000}
+    assert {k: index._candidates(1, 10**6, k, None, Options()) for k in wanted} == wanted
     main(["index", "--embeddings", "tokens", "--output", "new.lance", "--model", "model"])
     assert raycase.Index.open("new.lance", model="model")._candidates(1, 10**6, 10, None, Options()) == 500
 

@@ -56,8 +56,8 @@ QUERIES = 1024  # under one condition that are answered at a time
 COSINES = 2**25  # of queries and ids held at a time where conditions are combined
 AWAY = 4  # times as many candidates where a weight is negative: what is far under a condition is sketched less well
 CANDIDATES = 10  # times k: rows of each condition whose ids are combined, where a condition is searched approximately
-LEAST_POOLED, POOLED_REFINE = 500, 20  # candidates by sketches that are pooled: as many, or times k
-COARSE = 10  # times as many by sketches of earlier versions
+POOLED = 20, 500  # candidates by sketches that are pooled: times k, or as many
+POOLED_COARSE = 50, 5000  # the same by sketches of earlier versions
 
 WEIGHTS_TYPE = pa.list_(pa.struct({"start": pa.int32(), "end": pa.int32(), "weight": pa.float32()}))
 WEIGHED = 4096  # texts under conditions whose words are weighed at a time
@@ -320,8 +320,7 @@ class Index(Shared):
 
     def _candidates(self, queries: int, rows: int, k: int, where: Filter | None, options: Options) -> int | None:
         """How many rows are pooled for each query, of those that are best by their sketches; None: all are."""
-        times = COARSE if self.all_rows.sketched.is_coarse else 1
-        candidates = options.candidates(k, POOLED_REFINE, times * LEAST_POOLED)
+        candidates = options.candidates(k, *(POOLED_COARSE if self.all_rows.sketched.is_coarse else POOLED))
         if where and (few := self.dataset.count_rows(sql_and(HAS_TOKENS, where))) * FEW <= rows:
             rows = few  # which alone are pooled
         return None if queries * candidates >= rows / 4 else candidates

@@ -139,15 +139,19 @@ class Embedder(LoadedSystem):
         if batch_size is not None and batch_size < 1:
             raise RequestError(f"batch_size: expected at least 1, got {batch_size}")
         at_once = max(1, batch_size or (SHOWN_AT_ONCE if show_progress else len(texts)))
-        none = np.empty((0, self.config.unconditional_dim if conditions is None else self.config.dim), np.float32)
-        parts = []
+        vectors = np.empty(
+            (len(texts), self.config.unconditional_dim if conditions is None else self.config.dim), np.float32
+        )
         with tqdm(total=len(texts), unit=" texts", disable=not show_progress) as bar:
             for start in range(0, len(texts), at_once):
                 rows = slice(start, start + at_once)
                 under = None if conditions is None else conditions[rows]
-                parts.append(self.text_vectors(texts[rows], under, before=start)[0].astype(np.float32, copy=False))
-                bar.update(len(texts[rows]))
-        vectors = parts[0] if len(parts) == 1 else np.concatenate([none, *parts])  # a copy of many takes long
+                found, _ = self.text_vectors(texts[rows], under, before=start)
+                if len(found) == len(texts):  # a copy of many takes long
+                    vectors = found.astype(np.float32, copy=False)
+                else:
+                    vectors[rows] = found
+                bar.update(len(found))
         vectors = l2_normalize(vectors) if normalize else vectors
         return vectors[0] if isinstance(sentences, str) else vectors
 
@@ -240,7 +244,7 @@ def each_condition(condition: Texts, texts: Sequence[str]) -> Sequence[str]:
     """The condition of each text in its normal form, of one for all or one each."""
     conditions = as_texts(condition, "condition")
     if isinstance(conditions, Indexed):
-        conditions = replace(conditions, values=[*map(normal_words, conditions.values)])
+        conditions = Indexed.of([*map(normal_words, conditions.values)]).take(conditions.codes)
     else:
         conditions = [*map(normal_words, conditions)] * (len(texts) if isinstance(condition, str) else 1)
     if len(conditions) != len(texts):

@@ -113,6 +113,15 @@ def test_no_use_of_openvino_is_reported(tmp_path):
     assert not [*tmp_path.iterdir()]
 
 
+def test_who_hid_the_reports_of_openvino_finds_them_hidden():
+    code = (
+        "import sys\nsys.modules['openvino_telemetry'] = None\nimport raycase.encoder.on_cpu\n"
+        "print(sys.modules['openvino_telemetry'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout == "None\n", done
+
+
 def test_int8_is_near_and_refused_where_it_is_not_computed(tmp_path):
     """The texts that ship give the ranges; these are others."""
     vectors = [raycase.load("minilm", dtype=dtype, prompt="concat-sc").encode(TEXTS) for dtype in (None, torch.int8)]

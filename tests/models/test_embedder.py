@@ -69,6 +69,15 @@ def test_a_grid_has_every_sentence_under_every_condition(model):
     assert model.encode_grid(SENTENCES, []).shape == (3, 0, model.dim)
 
 
+def test_spellings_of_one_condition_are_computed_once(model, monkeypatch):
+    pairs, compute = [], model.encode_prepared
+    monkeypatch.setattr(
+        model, "encode_prepared", lambda prepared: pairs.append(prepared.condition) or compute(prepared)
+    )
+    grid = model.encode_grid(SENTENCES, ["color", " color\n", "people"])
+    assert [len(each) for each in pairs] == [6] and np.array_equal(grid[:, 0], grid[:, 1])
+
+
 def test_pieces_change_nothing_but_what_is_shown(model, capsys):
     wanted = model.encode(SENTENCES, ["color", "people", "color"])
     assert capsys.readouterr() == ("", "")
