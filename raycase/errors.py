@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
-from functools import wraps
+from functools import cache, wraps
 from inspect import signature
 from pathlib import Path
 from types import MappingProxyType, NoneType
@@ -85,6 +85,9 @@ def note(message: object, *, always: bool = False) -> None:
     """Print a line on standard error, for people; results go to standard output. After --quiet: only `always`."""
     if always or "RAYCASE_QUIET" not in os.environ:
         print(visible(message, MOST_SHOWN), file=sys.stderr, flush=True)
+
+
+note_once = cache(note)  # in a process
 
 
 def is_verbose() -> bool:

@@ -99,8 +99,7 @@ def test_the_ray_job_runs_the_job():
     assert python == "python" and (ROOT / Path(script).relative_to(folder)).exists()
     job = parse(["embed", *arguments])
     assert all(uri.startswith("s3://") for uri in (job.input, *job.conditions, job.output))
-    actors = job.encoders
-    assert (actors.count, actors.gpus) == ((1, GROUPS["gpu"]["maxReplicas"]), 1)
+    assert (job.actors, job.gpus_per_actor) == (f"1:{GROUPS['gpu']['maxReplicas']}", 1)
 
 
 def test_a_cluster_outlives_its_job_for_the_logs_and_no_job_runs_for_ever():

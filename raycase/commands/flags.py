@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from raycase.io.inputs import Listing
     from raycase.io.places import Folder, Paths
     from raycase.job.output import JobFile
-    from raycase.job.request import Actors
 
 T = TypeVar("T")
 NONE: Mapping[str, Any] = MappingProxyType({})
@@ -110,17 +109,6 @@ class RunFlags(RayFlag, PromptFlags):
     overwrite: bool = False
     """Remove an earlier output in the folder first."""
 
-    @property
-    def encoders(self) -> Actors:
-        """The encoders on Ray: MIN:MAX as numbers, one number as both, anything else as 0."""
-        from raycase.job.request import Actors
-
-        count = None
-        if self.actors is not None:
-            numbers = re.fullmatch(r"([0-9]{1,9})(?::([0-9]{1,9}))?", self.actors)
-            count = (int(numbers[1]), int(numbers[2] or numbers[1])) if numbers else (0, 0)
-        return Actors(count=count, gpus=self.gpus_per_actor, stall_timeout=self.stall_timeout)
-
     def open_places(
         self, results: str, reads: Paths = NONE, writes: Mapping[str, Folder] = NONE
     ) -> tuple[dict[str, Any], Listing, JobFile | None]:
@@ -130,10 +118,13 @@ class RunFlags(RayFlag, PromptFlags):
         from raycase.encoder.prompts import prompt_file
         from raycase.io.places import check_paths
         from raycase.job.output import Output, output_folder
-        from raycase.job.request import list_job
+        from raycase.job.request import Actors, list_job
 
-        began, encoders = time.time(), self.encoders
-        least, most = encoders.count or (1, 1)
+        began, count = time.time(), None
+        if self.actors is not None:  # one number is both, anything but MIN:MAX 0
+            numbers = re.fullmatch(r"([0-9]{1,9})(?::([0-9]{1,9}))?", self.actors)
+            count = (int(numbers[1]), int(numbers[2] or numbers[1])) if numbers else (0, 0)
+        least, most = count or (1, 1)
         cut = self.dim is not None and self.unconditional
         ranges = {
             **at_least(1, self, "batch_tokens", "unit_rows", "limit"),
@@ -151,7 +142,8 @@ class RunFlags(RayFlag, PromptFlags):
         )
         output = Output(str(self.output), results)
         given: dict[str, Any] = {name: getattr(self, name) for name in ("limit", "overwrite", "max_rejected")}
-        given |= {"name": self.model, "actors": encoders, "began": began, "output": output}
+        actors = Actors(count=count, gpus=self.gpus_per_actor, stall_timeout=self.stall_timeout)
+        given |= {"name": self.model, "actors": actors, "began": began, "output": output}
         return given, *list_job(self.input, output, overwrite=self.overwrite)
 
 

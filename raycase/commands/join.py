@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import tyro
 
 from raycase.commands.flags import RayFlag
-from raycase.errors import RequestError, at_least, check_ranges
+from raycase.errors import at_least, check_problems, check_ranges
 from raycase.names import STALL_TIMEOUT, Advanced
 
 EXAMPLE = "raycase join --query-vectors out/ --vectors out/ --output pairs/ --exclude-same id"
@@ -54,17 +54,12 @@ def join(flags: JoinFlags) -> dict[str, Any]:
         writes={"--output": Folder(flags.output, (RECORD, NEIGHBOURS))},
     )
     given = {**vars(flags)}
-    shares, runner = _shares(given.pop("condition")), AutoRunner(given.pop("ray"))
+    runner, shares = AutoRunner(given.pop("ray")), {}
+    if conditions := given.pop("condition"):
+        from raycase.index.weighted_search import check_weights, weights_of
+
+        none = '--condition: expected weights, as in "color=2", got none; leave it out for all conditions'
+        check_problems({none: "=" not in "".join(conditions)})
+        shares = {str(one.asked): one.share for one in check_weights(weights_of(conditions))}
     counts = join(**given, shares=shares, runner=runner)
     return counts | {"seconds": round(time.time() - began, 3), "output": locate(flags.output).uri}
-
-
-def _shares(conditions: tuple[str, ...]) -> dict[str, float]:
-    """The share of each condition with a weight, as in "color=2"."""
-    if not conditions:
-        return {}
-    from raycase.index.weighted_search import check_weights, weights_of
-
-    if "=" not in "".join(conditions):
-        raise RequestError('--condition: expected weights, as in "color=2", got none; leave it out for all conditions')
-    return {str(one.asked): one.share for one in check_weights(weights_of(conditions))}

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from raycase.errors import RequestError, note
+from raycase.errors import RequestError, note_once
 from raycase.job.runner import CPUS_OF_ENCODER, Item, Mapped, Runner
 
 if TYPE_CHECKING:
@@ -32,9 +31,6 @@ def why_ray(ray: bool | None, several: str = "") -> str:
     why = "" if ray is False else "--ray" if ray else cluster or several
     note_once(f"Running on Ray: {why}" if why else "Running in this process." + USE_RAY * (ray is not False))
     return why
-
-
-note_once = cache(note)
 
 
 def several_encoders(actors: Actors, units: int) -> str:

@@ -57,7 +57,7 @@ def check_score(flags: ScoreFlags) -> Request:
     from raycase.io.inputs import peek
     from raycase.io.schema import CONDITION, ID, OF_PAIRS, find_columns
     from raycase.job.request import ROWS_OF_UNIT, Request, find_model, first_file
-    from raycase.job.results import SCORES, Encoding, RowPairs, ScoreResult, figure_columns
+    from raycase.job.results import SCORES, Encoding, RowPairs, ScoreResult
     from raycase.models.configs import EmbedderConfig
     from raycase.models.registry import resolve
 
@@ -68,7 +68,8 @@ def check_score(flags: ScoreFlags) -> Request:
     condition = None
     if reads_conditions and not flags.unconditional:
         condition = CONDITION if flags.condition_column is None else flags.condition_column
-    first, figures = first_file(found.files, begun), figure_columns(flags.score_column, model)
+    figures = (flags.score_column, *(f"{flags.score_column}_{name}" for name in model.figure_names[1:]))
+    first = first_file(found.files, begun)
     schema, own = peek(first), (ID,) if condition is None else (ID, CONDITION)
     kept = schema.names if flags.keep_columns is None else flags.keep_columns
     got = "--unconditional" if flags.unconditional else f"{model.name}: {model.label}"

@@ -1,5 +1,6 @@
 """The command teach: answers of some rows of an index teach it a condition."""
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,8 +33,6 @@ class TeachFlags:
 
 def teach(flags: TeachFlags) -> dict[str, Any]:
     """Teach an index a condition by answers of some of its rows."""
-    import time
-
     from raycase.encoder.model_files import model_folder
     from raycase.index.index import Index
     from raycase.index.teach import forget
@@ -66,7 +65,7 @@ def teach(flags: TeachFlags) -> dict[str, Any]:
         forget(index, condition, flags.model)
         print(f"{shown} is what its words mean again")
         return result | {"forgotten": True, "seconds": round(time.time() - began, 3)}
-    taught = teach_index(index, condition, read_row_labels(flags.answers), flags.model)
+    taught = teach_index(index, condition, read_row_labels([flags.answers]), flags.model)
     if flags.output and taught.gained:
         taught.save(flags.output)
     figures = taught.figures._asdict()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from raycase.encoder.sources import (
     weights_folder,
 )
 from raycase.encoder.table import BY_LIBRARY, ENCODERS, NORMALIZE, EncoderSpec, Published
-from raycase.errors import RequestError, note
+from raycase.errors import RequestError, note_once
 from raycase.io.json_values import loads
 from raycase.io.storage import PACKAGE
 from raycase.names import PromptStyle
@@ -35,7 +34,6 @@ POSITIONS = ("position_embeddings", "embed_positions", "wpe")  # names of tables
 SETTINGS, PROMPTS = "sentence_bert_config.json", "config_sentence_transformers.json"  # of sentence-transformers
 MODES = {"mean": Pooling.MEAN_ALL, "cls": Pooling.CLS, "lasttoken": Pooling.LAST}  # of the library -> ours
 STATES = {"method": "forward", "method_output_name": "last_hidden_state"}  # what we read of a model
-note_once = cache(note)
 UNLIMITED = 10**9  # a tokenizer without a length gives a larger number than this
 
 

@@ -3,7 +3,7 @@
 import os
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from glob import has_magic
 from math import inf
@@ -17,10 +17,10 @@ from raycase.errors import RequestError, expecting, is_utf8, note
 from raycase.io.lance_dataset import Lance
 from raycase.io.source import CODECS, InputFile, Parquet, Source, TokenFile, ending_of
 from raycase.io.storage import PACKAGE, Location, locate, mark, sha256_of_file
-from raycase.io.text_files import Csv, Jsonl
+from raycase.io.text_files import Csv, Jsonl, TextFile
 
 FORMATS: dict[str, type[Source]] = {".parquet": Parquet, ".csv": Csv, ".jsonl": Jsonl}  # by how a name ends
-MARKED: list[type[Source]] = [Lance, TokenFile]  # known by the marks of their files
+MARKED: tuple[type[Lance | TokenFile], ...] = (Lance, TokenFile)  # by how the marks of their files look: `MARK`
 MOST_NAMES = 5  # names of what is left out, on one line
 
 
@@ -56,7 +56,7 @@ class Listing:
 
 def source_of(file: InputFile, number: int = 0) -> Source:
     """What reads a file that was listed; `number`: of the file in the job."""
-    marked = (source for source in MARKED if source.MARK and source.MARK.fullmatch(file.mark))
+    marked = (source for source in MARKED if source.MARK.fullmatch(file.mark))
     source = next(marked, None) or _format(file.uri)
     assert source is not None
     return source(file, number)
@@ -73,7 +73,7 @@ def _format(path: str) -> type[Source] | None:
     """The class that reads a file of this name, compressed or not; None where none does."""
     ending, packed = posixpath.splitext(ending_of(path))
     source = FORMATS.get(ending)
-    return source if source and (source.may_be_compressed or not packed) else None
+    return source if source and (issubclass(source, TextFile) or not packed) else None
 
 
 def find_input(uri: str, flag: str = "--input") -> list[InputFile]:
@@ -115,15 +115,20 @@ def above_wildcards(path: str) -> str:
 
 def _listed_here(root: Location) -> Listing:
     """The input on this machine."""
+
+    def listing(top: Location, paths: Iterable[str]) -> Listing:
+        other = {"type": "other", "size": 0}  # as a link to nothing
+        return _listing(top, {path: root.fs.info(path) if os.path.isfile(path) else other for path in paths})
+
     if os.path.isfile(root.path):
-        return _listing(root, {root.path: _info(root.path)})
+        return listing(root, [root.path])
     if os.path.isdir(root.path):
-        return _listing(root, {path: _info(path) for path in _below(root.path, inf, set())})
+        return listing(root, _below(root.path, inf, set()))
     base = above_wildcards(root.path)
     depth = inf if "**" in root.path else root.path.count("/") - base.rstrip("/").count("/")
     pattern = re.compile(glob_translate(root.path))
     found = _below(base, depth, set()) if has_magic(root.path) and os.path.isdir(base) else ()
-    return _listing(replace(root, path=base), {path: _info(path) for path in found if pattern.match(path)})
+    return listing(replace(root, path=base), filter(pattern.match, found))
 
 
 def _below(top: str, depth: float, seen: set[str]) -> Iterator[str]:
@@ -137,13 +142,6 @@ def _below(top: str, depth: float, seen: set[str]) -> Iterator[str]:
 def is_hidden(name: str) -> bool:
     """Whether a file or folder is left out because of its name, unless it is asked for."""
     return name.startswith((".", "_"))
-
-
-def _info(path: str) -> dict[str, Any]:
-    if not os.path.isfile(path):
-        return {"type": "other", "size": 0}
-    found = os.stat(path)
-    return {"type": "file", "size": found.st_size, "mtime": found.st_mtime, "created": found.st_ctime}
 
 
 def _listed_there(root: Location) -> Listing:

@@ -90,6 +90,6 @@ def finite(value: Any) -> Any:
     return [finite(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
-def figure(value: float | None, digits: int = 2) -> str:
+def figure(value: float | None) -> str:
     """A figure for people."""
-    return UNDEFINED if finite(value) is None else f"{value:.{digits}f}"
+    return UNDEFINED if finite(value) is None else f"{value:.2f}"

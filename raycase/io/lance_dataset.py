@@ -71,7 +71,6 @@ class Lance(Source):
     """A version of a Lance dataset: a span is some rows, whatever fragments they are in."""
 
     MARK = re.compile(r"lance version (\d+) [0-9a-f]{16}")  # a version, and its fragments
-    keeps_versions = True
 
     @staticmethod
     def find(root: Location, others: Sequence[str]) -> InputFile | None:

@@ -58,11 +58,6 @@ class RatedPairs:
         columns: Any = {name: [getattr(self, name)[i] for i in rows] for name in TEXTS}
         return RatedPairs(uri=self.uri, ratings=self.ratings[rows], **columns)
 
-    def then(self, others: RatedPairs) -> RatedPairs:
-        """These pairs, then others."""
-        columns: Any = {name: getattr(self, name) + getattr(others, name) for name in TEXTS}
-        return RatedPairs(uri=self.uri, ratings=np.concatenate([self.ratings, others.ratings]), **columns)
-
     @cached_property
     def groups(self) -> np.ndarray:
         """(N,) int64: equal for rows of the same two sentences, which C-STS rates under two conditions."""

@@ -19,18 +19,7 @@ import pyarrow.compute as pc
 from raycase.errors import RequestError, check_problems, is_words, normal_words
 from raycase.io.inputs import FORMATS, find_input, peek, source_of
 from raycase.io.json_values import not_json
-from raycase.io.schema import (
-    CONDITION,
-    ID,
-    INT64,
-    TEXT,
-    TOKEN_COLUMNS,
-    Columns,
-    Reason,
-    Rejection,
-    check_once,
-    storage_type,
-)
+from raycase.io.schema import CONDITION, ID, INT64, TEXT, TOKEN_COLUMNS, Columns, Reason, Rejection, check_once
 from raycase.io.source import InputFile, Line, Source, Span, SpanRows, readable
 from raycase.io.storage import locate
 from raycase.io.text_files import Csv
@@ -169,7 +158,7 @@ def _table_rows(table: pa.Table, rows: np.ndarray, columns: Columns) -> tuple[pa
     arrays: dict[str, Any] = {ROW: pa.array(rows, pa.int64())}
     for own, (name, type_) in _own_columns(columns).items():
         column = table[name].combine_chunks()
-        if own == CONDITIONS and not pa.types.is_list(storage_type(column.type)):
+        if own == CONDITIONS and not isinstance(column, (pa.ListArray, pa.LargeListArray)):
             column = pa.ListArray.from_arrays(np.arange(len(table) + 1, dtype=np.int32), column.cast(pa.string()))
         arrays[own] = column.cast(type_)
     unit = pa.table(arrays)

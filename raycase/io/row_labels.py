@@ -46,12 +46,11 @@ class RowLabels:
         return sorted({label for label in self.labels if label is not None})
 
 
-def read_row_labels(uris: str | Sequence[str]) -> RowLabels:
+def read_row_labels(uris: Sequence[str]) -> RowLabels:
     """Read answers: CSV, JSONL or Parquet, by `id` where a file has it. Blanks at the ends of a label, and how its
     letters are composed, do not count. Raises RequestError for files without answers, a row that has two labels, and
     too many labels."""
-    read = [*_read([uris] if isinstance(uris, str) else uris, FLAG)]
-    uri = uris if isinstance(uris, str) else ", ".join(uris)
+    read, uri = [*_read(uris, FLAG)], ", ".join(uris)
     given = [each for each in read if each[2] != OPEN]
     label_of: dict[RowName, str | None] = {}
     spelled: defaultdict[str, set[str]] = defaultdict(set)

@@ -130,13 +130,10 @@ def readable(
 class Source(ABC):
     """A file, and how its format is read. `number`: of the file in the job.
 
-    MARK: of the files that are known by their mark and not by their name. `reading` turns `ERRORS` into a RequestError
-    that names the file; a format whose library raises others overrides it, as `Lance` does.
+    `reading` turns `ERRORS` into a RequestError that names the file; a format whose library raises others overrides it,
+    as `Lance` does.
     """
 
-    MARK: ClassVar[re.Pattern[str] | None] = None
-    may_be_compressed: ClassVar[bool] = False  # as a whole, by one of `CODECS`
-    keeps_versions: ClassVar[bool] = False  # an older one may still be there
     has_schema: ClassVar[bool] = True  # else each row has its own columns, and `schema` is that of the first rows
 
     def __init__(self, file: InputFile, number: int = 0) -> None:

@@ -30,9 +30,7 @@ LINE_BYTES = 2**27  # no line of JSONL has as many
 
 
 class TextFile(Source):
-    """A file of text, UTF-8, compressed or not."""
-
-    may_be_compressed = True
+    """A file of text, UTF-8, compressed as a whole by one of `CODECS`, or not."""
 
     @contextmanager
     def stream(self) -> Iterator[io.BufferedReader]:

@@ -42,19 +42,18 @@ from raycase.io.schema import (
     parquet_bytes,
     parquet_table,
 )
+from raycase.io.source import InputFile
 from raycase.io.storage import Location, fingerprint, locate
 from raycase.job.manifest import read_manifest
 from raycase.job.output import Output
 from raycase.job.plan import difference
+from raycase.job.request import Request
 from raycase.job.run import COUNTS, UnfitError, run
+from raycase.job.runner import Runner
 from raycase.job.verify import read_rows
 
 if TYPE_CHECKING:
     from lance import LanceDataset
-
-    from raycase.io.source import InputFile
-    from raycase.job.request import Request
-    from raycase.job.runner import Runner
 
 OF_TEXT = "_fingerprint"  # behind the name of a column of vectors: the name of that of fingerprints
 FINGERPRINT, KEY = "fingerprint", "key"  # columns of staged rows; key: the id of the row in the dataset

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from raycase.encoder.model_files import DEFAULT_MODEL
 from raycase.errors import RequestError, expecting, note
 from raycase.io.inputs import Listing, list_input, peek, source_of
+from raycase.io.lance_dataset import Lance
 from raycase.io.source import InputFile
 from raycase.job.output import JobFile, Output, read_job
 from raycase.job.results import Encoding
@@ -68,7 +69,7 @@ def list_job(uri: str, output: Output, *, overwrite: bool) -> tuple[Listing, Job
 def _at_begun(file: InputFile, begun: JobFile) -> InputFile:
     """A dataset at the version with which the job began, if that is still there; other files as they are."""
     known = next((old for old in begun.files if old.uri == file.uri), file)
-    if known == file or not all(source_of(each).keeps_versions for each in (known, file)):
+    if known == file or not all(isinstance(source_of(each), Lance) for each in (known, file)):
         return file
     try:
         peek(known)

@@ -205,22 +205,30 @@ class VectorResult(OfVectors):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenResult(OfVectors):
-    """The unconditional vector of each sentence, and its tokens of `token_bytes`, coded by the file `basis` (URI)."""
+class OfTokens(OfVectors):
+    """A result of tokens that the file `basis` (URI) codes."""
+
+    basis: str
+
+    @cached_property
+    def codes(self) -> TokenBasis:
+        from raycase.tokens.basis import TokenBasis
+
+        return TokenBasis.from_bytes(locate(self.basis).read(), self.basis)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenResult(OfTokens):
+    """The unconditional vector of each sentence, and its tokens of `token_bytes`."""
 
     KEY: ClassVar[str] = "word_bytes"  # of the configuration, which no other result has
 
     dtype: Dtype = "float16"
     token_bytes: int
-    basis: str
 
     @property
     def config(self) -> dict[str, Any]:
         return super().config | {self.KEY: self.token_bytes}
-
-    @cached_property
-    def codes(self) -> TokenBasis:
-        return read_codes(self.basis)
 
     def compute(self, system: LoadedSystem, prepared: Prepared | None, rows: pa.Table) -> Encoded:
         return self.rounded(cast("ConditionPooling", system).tokens(cast("Prepared", prepared), self.codes))
@@ -280,18 +288,6 @@ class ScoreResult(JobResult):
             yield f"no scores in a column {name!r}"
         elif table[name].null_count or not pc.all(pc.is_finite(table[name]), min_count=0).as_py():
             yield "a score is null or not finite"
-
-
-def figure_columns(score: str, model: SystemConfig) -> tuple[str, ...]:
-    """The columns of what a model gives of two sentences, that of the score first."""
-    return score, *(f"{score}_{name}" for name in model.figure_names[1:])
-
-
-def read_codes(basis: str) -> TokenBasis:
-    """The codes of stored tokens by their file (URI). Raises RequestError."""
-    from raycase.tokens.basis import TokenBasis
-
-    return TokenBasis.from_bytes(locate(basis).read(), basis)
 
 
 def result_of(config: Mapping[str, Any]) -> type[JobResult]:

@@ -40,12 +40,11 @@ from raycase.io.schema import (
 )
 from raycase.job.results import Encoding, RowPairs, accepted, pair_reasons
 from raycase.job.units import EncodedUnit, PlannedSpan, ReadUnit, naming
-from raycase.models.pairs import Indexed
+from raycase.models.pairs import Encoded, Indexed
 
 if TYPE_CHECKING:
     from raycase.models.condition_pooling import ConditionPoolingConfig
     from raycase.models.embedder import LoadedSystem
-    from raycase.models.pairs import Encoded
 
 READERS = 16  # small files fetched at once
 PAIRS_OF_UNIT = 32768  # of documents, at most; a document that has more is a unit of its own

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -17,31 +17,27 @@ from raycase.io.schema import CHUNK_COLUMNS, CODES, CONDITION, EMBEDDING, ID, UN
 from raycase.io.source import InputFile
 from raycase.io.storage import fingerprint
 from raycase.job.output import Output, read_job
-from raycase.job.results import CHUNKED, OfVectors, read_codes
+from raycase.job.results import CHUNKED, OfTokens
 from raycase.job.verify import FinishedOutput, open_written
+from raycase.models.condition_pooling import ConditionPooling
 from raycase.models.configs import EmbedderConfig
+from raycase.models.embedder import LoadedSystem
+from raycase.models.pairs import Encoded
 from raycase.models.registry import resolve_embedder
 from raycase.tokens.stored import StoredTokens
-
-if TYPE_CHECKING:
-    from raycase.models.condition_pooling import ConditionPooling
-    from raycase.models.embedder import LoadedSystem
-    from raycase.models.pairs import Encoded
-    from raycase.tokens.basis import TokenBasis
 
 PoolTokens = Callable[[StoredTokens], np.ndarray]  # the vectors of N texts under each of C conditions: (N, C, D)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PooledResult(OfVectors):
+class PooledResult(OfTokens):
     """The vector of each pair, pooled from stored tokens.
 
-    of, tokens: configuration and fingerprint of the job that stored them. basis: the file that codes them (URI).
+    of, tokens: configuration and fingerprint of the job that stored them.
     """
 
     of: Mapping[str, Any]
     tokens: str
-    basis: str
     conditions: tuple[str, ...]
 
     @property
@@ -50,20 +46,14 @@ class PooledResult(OfVectors):
         return super().config | of_tokens | {"words": self.tokens}
 
     @cached_property
-    def codes(self) -> TokenBasis:
-        return read_codes(self.basis)
-
-    @cached_property
     def pool_of(self) -> Callable[[LoadedSystem], PoolTokens]:
         """What pools by a system: made once."""
-        return cache(lambda system: cast("ConditionPooling", system).pool(self.codes, self.conditions))
+        return cache(lambda system: cast(ConditionPooling, system).pool(self.codes, self.conditions))
 
     def prepare(self, *texts: object) -> None:
         """Nothing is tokenised."""
 
     def compute(self, system: LoadedSystem, prepared: object, rows: pa.Table) -> Encoded:
-        from raycase.models.pairs import Encoded
-
         tokens = StoredTokens.from_arrow(rows, self.codes.form)
         vectors = self.pool_of(system)(tokens).reshape(-1, self.codes.form.dim)
         count, cut = len(vectors), np.zeros(len(vectors), bool)

@@ -70,9 +70,16 @@ def verify(uri: str, runner: Runner | None = None) -> dict[str, Any]:
     if not output.manifest.exists():
         raise WorkError(f"{output.root.uri}: expected manifest.json, got none: the job is not finished; run it again")
     manifest, lines = read_manifest(output)
-    defects = [*listed_defects(output, manifest, lines)]
+    defects, runner = [*listed_defects(output, manifest, lines)], runner or Runner()
     if not defects and len(lines):
-        defects = _file_defects(output, config, manifest["model"]["dim"], lines, runner or Runner())
+        [first] = lines.slice(0, 1).to_pylist()
+        schema = parsed(read_checked(output.units / first["name"], first["sha256"]), first["name"]).schema
+        basis = hashlib.sha256(output.basis.read()).hexdigest() if output.basis.exists() else None
+        of_all = {"dim": manifest["model"]["dim"], "schema": schema, "basis": basis, "config": config}
+        check = partial(check_files, uri=output.root.uri, **of_all)
+        defects = sorted(chain.from_iterable(_of_files(runner, check, lines, output)))  # results come in any order
+        ids = [] if defects else repeated_ids(output, config, lines["name"].to_pylist(), runner)
+        defects += [f"several rows with the id {id_!r}" for id_ in ids]
     if defects:
         more = f" (and {len(defects) - 3} more)" if len(defects) > 3 else ""
         raise WorkError(f"{output.root.uri}: " + "; ".join(defects[:3]) + more)
@@ -104,17 +111,6 @@ def listed_defects(output: Output, manifest: Mapping[str, Any], lines: pa.Table)
             yield f"{output.results}/{name}: its rejected/{name}: missing"
     for folder, names in ((output.results, sizes), ("rejected", rejected)):
         yield from (f"{folder}/{name}: not in the manifest" for name in sorted(names))
-
-
-def _file_defects(output: Output, config: Mapping[str, Any], dim: int, lines: pa.Table, runner: Runner) -> list[str]:
-    """The defects of the files that are listed, in words."""
-    [first] = lines.slice(0, 1).to_pylist()
-    schema = parsed(read_checked(output.units / first["name"], first["sha256"]), first["name"]).schema
-    basis = hashlib.sha256(output.basis.read()).hexdigest() if output.basis.exists() else None
-    check = partial(check_files, uri=output.root.uri, schema=schema, dim=dim, basis=basis, config=config)
-    defects = sorted(chain.from_iterable(_of_files(runner, check, lines, output)))  # results come in any order
-    ids = [] if defects else repeated_ids(output, config, lines["name"].to_pylist(), runner)
-    return defects + [f"several rows with the id {id_!r}" for id_ in ids]
 
 
 def _of_files(
