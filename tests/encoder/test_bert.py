@@ -145,7 +145,7 @@ def test_a_model_that_openvino_does_not_compute_alike_is_the_librarys(tmp_path):
 
 
 def test_commands_import_no_more_than_they_use(tmp_path):
-    """index and verify only move vectors; search and embed encode by an encoder that ships."""
+    """index and verify only move vectors and stored tokens; search and embed encode by an encoder that ships."""
 
     def imported(*words):
         code = f"import sys, raycase.cli as c\nc.main({[str(word) for word in words]})\nprint(*sys.modules)"
@@ -157,7 +157,7 @@ def test_commands_import_no_more_than_they_use(tmp_path):
     encoding = {"transformers", "torch._dynamo", "torch._inductor", "sympy", "scipy", "jinja2", "PIL", "httpx", "ray"}
     rows = tmp_path / "in.csv"
     rows.write_text("text\nTwo girls in red play.\nA man sleeps.\n")
-    embed = imported("embed", "--input", rows, "--conditions", "place", "--output", out, "--no-ray")
+    embed = imported("embed", "--input", rows, "--any-condition", "--output", out, "--no-ray")
     moved = [imported("index", "--embeddings", out, "--output", index), imported("verify", out, "--no-ray")]
     search = imported("search", "--index", index, "--query", "a beach", "--condition", "place")
     assert not (embed | search) & encoding and not set.union(*moved) & (encoding | {"torch"})
