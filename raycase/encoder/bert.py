@@ -46,8 +46,7 @@ def rest(layer: Any, hidden_BTD: Tensor, attended_BTD: Tensor) -> Tensor:
     """What stands behind the attention: residual, norm and feed-forward: (B, T, D), (B, T, D) -> (B, T, D)."""
     attended_BTD = attention_parts(layer)[1].LayerNorm(attended_BTD + hidden_BTD)
     end = layer.output
-    result_BTD: Tensor = end.LayerNorm(end.dropout(end.dense(layer.intermediate(attended_BTD))) + attended_BTD)
-    return result_BTD
+    return end.LayerNorm(end.dropout(end.dense(layer.intermediate(attended_BTD))) + attended_BTD)
 
 
 class LayerInParts(nn.Module):

@@ -12,15 +12,8 @@ from raycase.encoder.loading import LibraryModules, class_of
 from raycase.encoder.model_files import INSIDE, PINNED, file_of, is_remote
 from raycase.encoder.pooling import LATENT_POOLINGS, OVER_A_SPAN, Pooling
 from raycase.encoder.prompts import OwnPrompt, PooledPart
-from raycase.encoder.sources import (
-    MODULES,
-    encoder_errors,
-    hub_uri,
-    library_config,
-    published_tokenizer,
-    weights_folder,
-)
-from raycase.encoder.table import BY_LIBRARY, ENCODERS, NORMALIZE, EncoderSpec, Published
+from raycase.encoder.sources import encoder_errors, hub_uri, library_config, published_tokenizer, weights_folder
+from raycase.encoder.table import ENCODERS, MODULES, NORMALIZE, EncoderSpec, Published
 from raycase.errors import RequestError, note_once
 from raycase.io.json_values import loads
 from raycase.io.storage import PACKAGE
@@ -160,8 +153,7 @@ def _check_alike(name: str, prompt: str, tokenizer: Any) -> None:
 def without_weights(config: PretrainedConfig) -> PreTrainedModel:
     """The encoder of a configuration, without memory for its weights. Raises ValueError where there is none."""
     with torch.device("meta"):
-        model: PreTrainedModel = class_of(config).from_config(config)
-    return model
+        return class_of(config).from_config(config)
 
 
 def is_causal(model: PreTrainedModel) -> bool:
@@ -243,7 +235,7 @@ def read_published(source: str, layout: Layout, hidden_size: int, tokenizer: Any
     ids = ids[:-1] if ids and ids[-1] in tokenizer.all_special_ids else ids  # the library leaves out the others
     return Published(
         pooling=(known or Pooling.MEAN_ALL,),
-        after=tuple(NORMALIZE for _ in steps) if alike and steps in ([], ["Normalize"]) else (BY_LIBRARY,),
+        after=tuple(NORMALIZE for _ in steps) if alike and steps in ([], ["Normalize"]) else (MODULES,),
         dim=min(dim, layout.truncate_dim or dim),
         prompt=layout.prompt,
         skip=len(ids),

@@ -9,16 +9,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from raycase.encoder.prompts import Rendered, Template
+from raycase.encoder.table import EncoderSpec
 from raycase.encoder.token_batch import TokenBatch
 from raycase.errors import needs_package
-
-if TYPE_CHECKING:
-    from raycase.encoder.prompts import Rendered, Template
-    from raycase.encoder.table import EncoderSpec
 
 AT_ONCE = 2**16  # characters that are cut at a time: what a cut takes grows faster than its text
 WORDS = 2**17  # whose numbers of tokens are remembered

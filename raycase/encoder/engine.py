@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,9 +28,6 @@ from raycase.encoder.pooling import Pooling, pool_mean, pooled_spans
 from raycase.encoder.table import NORMALIZE, EncoderSpec
 from raycase.encoder.token_batch import TokenBatch, Tokens, Work
 from raycase.encoder.tokenizer import PromptTokenizer
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 log = logging.getLogger(__name__)
 # Model types whose states do not depend on padding, and that take a mask of four dimensions.
@@ -47,7 +44,7 @@ class TextEncoder:
     """A loaded encoder: tokenised prompts -> pooled vectors, fp32, not normalised."""
 
     spec: EncoderSpec
-    model: PreTrainedModel
+    model: Any  # of transformers, or `OnCpu`
     tokenize: PromptTokenizer
     latent: LatentAttention | None = None
     last_layer: LastLayer | None = None  # taken out of `model`, which ends before it

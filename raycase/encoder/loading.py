@@ -10,7 +10,7 @@ from importlib.resources import files
 from inspect import signature
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -27,7 +27,6 @@ from raycase.encoder.on_cpu import ACTIVATIONS, OnCpu
 from raycase.encoder.packing import Forest, Row, row_lengths
 from raycase.encoder.pooling import LATENT_POOLINGS, Pooling
 from raycase.encoder.sources import (
-    MODULES,
     encoder_errors,
     is_shipped,
     library_config,
@@ -35,7 +34,7 @@ from raycase.encoder.sources import (
     load_tokenizer,
     weights_folder,
 )
-from raycase.encoder.table import EncoderSpec
+from raycase.encoder.table import MODULES, EncoderSpec
 from raycase.encoder.token_batch import TokenBatch, Tokens
 from raycase.encoder.tokenizer import PromptTokenizer
 from raycase.errors import RequestError, first_line, note
@@ -78,7 +77,6 @@ def load_encoder(
             f"--compute int8: expected {', '.join(LIKE_BERT)} by OpenVINO on a processor, got {config.model_type} by "
             f"{'transformers' if device.type == 'cpu' else device}; leave it out"
         )
-    known = config.model_type in KNOWN
     _adjust(config, spec)
     pools = spec.published is not None and spec.published.by_library  # which takes padded states
     in_rows = config.model_type in DECODERS and not pools
@@ -102,7 +100,7 @@ def load_encoder(
             bf16 = dtype is torch.bfloat16 or (dtype is torch.int8 and bf16_is_faster(device))
             texts = _sample_texts(tokenize) if dtype is torch.int8 else []
             model = OnCpu(config, weights, bf16=bf16, texts=texts)
-        equal_lengths = not (known or on_cpu) and padding_is_seen(model)
+        equal_lengths = not (on_cpu or config.model_type in KNOWN) and padding_is_seen(model)
         if "token_type_ids" in signature(model.forward).parameters and any(tokenize.tokenizer.encode("a").type_ids):
             raise ValueError("a tokenizer that gives the tokens of a text other types than 0")
         after = LibraryModules(weights_folder(spec.source, large=True)).to(device) if pools else None
@@ -194,7 +192,7 @@ def _adjust(config: Any, spec: EncoderSpec) -> None:
     config.use_cache = False  # of keys and values
     if getattr(config, "attention_type", None) == "block_sparse":  # BigBird's: random blocks, other ones in each batch
         config.attention_type = "original_full"
-    if config.model_type in KNOWN and config.model_type not in LIKE_BERT and not spec.causal:
+    if config.model_type in DECODERS and not spec.causal:
         config.is_causal, config.sliding_window = False, None  # a window would hide the far end of a text
 
 
@@ -308,7 +306,7 @@ class LibraryModules(nn.Module):
         features["prompt_length"] = prompt_tokens
         for part in self.parts:
             features = part(features)
-        return cast(Tensor, features["sentence_embedding"])
+        return features["sentence_embedding"]
 
 
 # ------------------------------------------------------------------------------------------------------- compiling

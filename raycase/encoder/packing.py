@@ -130,17 +130,13 @@ class Forest:
         index = np.arange(cut.tokens)
         starts, stops = suffixes.offsets[:-1], suffixes.offsets[1:]
         paths = _paths(lengths, shared, starts)
-        if self.causal:
-            last = np.empty(cut.tokens, dtype=np.int64)  # sequence with this token: NumPy keeps the last one written
-            last[paths.flat] = np.repeat(np.arange(len(members)), lengths)
-            first, end = index, stops[last]
-        else:
-            first, end = np.repeat(starts, lengths), np.repeat(stops, lengths)
+        last = np.empty(cut.tokens, dtype=np.int64)  # sequence with this token: NumPy keeps the last one written
+        last[paths.flat] = np.repeat(np.arange(len(members)), lengths)
         return Row(
             ids=suffixes.flat,
             position=index + np.repeat(shared - starts, suffixes.counts),
-            first=first,
-            end=end,
+            first=index if self.causal else np.repeat(starts, lengths),
+            end=stops[last],
             sequences=self.order[members],
             paths=paths,
         )

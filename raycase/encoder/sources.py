@@ -26,7 +26,7 @@ from raycase.encoder.model_files import (
     remote_identity,
 )
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.table import EncoderSpec
+from raycase.encoder.table import MODULES, EncoderSpec
 from raycase.encoder.tokenizer import PromptTokenizer
 from raycase.errors import RequestError, expecting, first_line
 from raycase.io.storage import sha256_of_file
@@ -43,7 +43,7 @@ PUBLISHED_SHA256 = {
     "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
 }
 SHIPPED_WITH = (PACKAGED, PUBLISHED, f"hf://{MPNET}")  # encoders of the models that ship, whose files are known
-ADAPTER, MODULES = "adapter_config.json", "modules.json"
+ADAPTER = "adapter_config.json"
 TOKENIZER, TOKENIZER_FILE = "tokenizer_config.json", "tokenizer.json"
 IDENTIFYING = ("config.json", ADAPTER, TOKENIZER_FILE, TOKENIZER, "special_tokens_map.json", "vocab.txt")
 # Defaults of NV-Embed's configuration class, which its config.json omits.

@@ -12,7 +12,7 @@ from raycase.encoder.prompts import INSTRUCT, OwnPrompt, TokenSpan, parse_views
 from raycase.io.json_values import from_json
 from raycase.names import PromptStyle
 
-NORMALIZE, BY_LIBRARY = "normalize", "modules.json"  # steps of `Published`
+NORMALIZE, MODULES = "normalize", "modules.json"  # steps of `Published`; the second is the file of the library's
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -120,13 +120,9 @@ class ConditionQueries(NamedTuple):
     mix: Tensor
     gate: Tensor
 
-    def cpu(self) -> ConditionQueries:
-        """The same in the processor's memory."""
-        return ConditionQueries(*(part.cpu() for part in self))
-
-    def float(self) -> ConditionQueries:
-        """The same in 32 bits."""
-        return ConditionQueries(*(part.float() for part in self))
+    def to(self, target: str | torch.dtype) -> ConditionQueries:
+        """The same on this device, or in this type."""
+        return ConditionQueries(*(part.to(target) for part in self))
 
     def take(self, index: Tensor) -> ConditionQueries:
         """The conditions of this index, of any shape."""
@@ -154,8 +150,7 @@ class StatedHead(nn.Module):
         return torch.cat([F.normalize(pooled[..., : self.dim], dim=-1), queries.flatten(-2), peaks / PEAK], dim=-1)
 
     def forward(self, features: Tensor) -> Tensor:  # (..., F) -> (...)
-        log_odds: Tensor = self.net(features)[..., 0]
-        return log_odds
+        return self.net(features)[..., 0]
 
 
 class Head(nn.Module, ABC):

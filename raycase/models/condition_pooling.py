@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from raycase.encoder.chunks import Characters, in_context
 from raycase.encoder.engine import Collector, TextEncoder, send
 from raycase.encoder.loading import load_encoder
-from raycase.encoder.pooling import Pooling
+from raycase.encoder.pooling import Pooling, pool_mean
 from raycase.encoder.prompts import Template, TokenSpan
 from raycase.encoder.token_batch import Prepared, TokenBatch, Work
 from raycase.errors import RequestError, checks_types, normal_words
@@ -400,9 +400,7 @@ class ConditionPooling(Embedder):
 
         def average(rows: np.ndarray, states: TokenStates) -> None:
             tokens = self.head.read(states.states, states.real, states.unconditional)
-            real_BS1 = tokens.real.unsqueeze(-1)
-            mean_BD = tokens.values.masked_fill(~real_BS1, 0).sum(1) / real_BS1.sum(1)
-            vectors_PD[rows] = (mean_BD * gate)[:, : self.dim].cpu().numpy()
+            vectors_PD[rows] = (pool_mean(tokens.values, tokens.real) * gate)[:, : self.dim].cpu().numpy()
 
         self.reader.read(prepared.of_sentences[0], average)
         self.say_cut(int(prepared.truncated[prepared.rows].sum()), len(phrases))

@@ -11,8 +11,8 @@ from torch import nn
 from raycase.encoder.choices import MODES, PROMPTS, SETTINGS, is_causal, without_weights
 from raycase.encoder.model_files import CARD, ENCODER_WEIGHTS, METRICS, MODEL_FILE
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.sources import MODULES, TOKENIZER, library_config, published_tokenizer, weights_folder
-from raycase.encoder.table import HERE, EncoderSpec
+from raycase.encoder.sources import TOKENIZER, library_config, published_tokenizer, weights_folder
+from raycase.encoder.table import HERE, MODULES, EncoderSpec
 from raycase.errors import RequestError, expecting
 from raycase.heads.condition_head import WEIGHTS as HEAD
 from raycase.heads.projector import WEIGHTS, save_weights

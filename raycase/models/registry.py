@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from functools import cache
 from importlib import import_module
 from pathlib import Path
 from threading import RLock
@@ -19,7 +18,7 @@ from raycase.encoder.model_files import DEFAULT_MODEL, INSIDE, MODEL_FILE, SHIPP
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import OwnPrompt, read_prompt
 from raycase.encoder.table import ENCODERS
-from raycase.errors import RequestError, check_problems, checks_types, expecting, named, note, visible
+from raycase.errors import RequestError, check_problems, checks_types, expecting, named, note_once, visible
 from raycase.io.json_values import loads
 from raycase.models import case
 from raycase.models.condition_pooling import ConditionPoolingConfig
@@ -111,17 +110,11 @@ def _find(model: str, choices: dict[str, Any]) -> SystemConfig:
     if model in ENCODERS or choices["prompt"]:
         return case.resolve(model, **choices)
     untrained = ConditionPoolingConfig.untrained(model, choices["pooling"])
-    _note_untrained(model)
-    return untrained
-
-
-@cache
-def _note_untrained(model: str) -> None:
-    """Note once what a model's vectors under conditions are, and how to get better ones."""
-    note(
+    note_once(
         f"{model}: untrained condition pooling for vectors under conditions; for better ones: raycase train "
         f"condition-pooling --model {model}, or --model {DEFAULT_MODEL}"
     )
+    return untrained
 
 
 def resolve_embedder(model: str = DEFAULT_MODEL, **choices: Any) -> EmbedderConfig:

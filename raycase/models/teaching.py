@@ -44,11 +44,6 @@ class Lesson:
         at = torch.from_numpy(rows).to(self.label.device)
         return replace(self, tokens=self.tokens.take(rows), unconditional=self.unconditional[at], label=self.label[at])
 
-    def shortened(self) -> Lesson:
-        """As many of the answers as `MOST_TOKENS` allows, of each label alike."""
-        parts = -(-int(self.tokens.counts.sum()) // MOST_TOKENS)
-        return self if parts == 1 else self.take(np.flatnonzero(self._dealt(parts) == 0))
-
     def _dealt(self, parts: int) -> np.ndarray:
         """A number below `parts` for each answer, of each label evenly: (N,)."""
         label_N, dealt_N = self.label.cpu().numpy(), np.empty(len(self.label), np.int64)
@@ -97,7 +92,8 @@ class Lesson:
 
     def taught(self, state_W: Tensor, spread_W: Tensor) -> tuple[Tensor, bool, Compared]:
         """The state after the answers, or the one before where cross-validation shows no gain; whether; the figures."""
-        lesson, threads = self.shortened(), torch.get_num_threads()
+        parts, threads = -(-int(self.tokens.counts.sum()) // MOST_TOKENS), torch.get_num_threads()
+        lesson = self if parts == 1 else self.take(np.flatnonzero(self._dealt(parts) == 0))  # what is not too much
         torch.set_num_threads(1)  # on a busy machine several wait for each other, product after product
         try:
             gained, figures = lesson.cross_validate(state_W, spread_W)

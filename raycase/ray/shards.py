@@ -152,7 +152,7 @@ class InShards:
         number, vectors, encoder = version
         pooled = [term.condition for term in terms if term.condition is not None]
         kept = {condition: encoder.ask(condition) for condition in pooled if vectors.pooled_rows(condition)}
-        asked = {name: (questions.cpu(), temperatures.cpu()) for name, (questions, temperatures) in kept.items()}
+        asked = {name: (questions.to("cpu"), temperatures.cpu()) for name, (questions, temperatures) in kept.items()}
         request = number, asked, ray.put(terms), k, *how  # which may be large, once for all shards
         try:
             with ThreadPoolExecutor(len(shards)) as pool:

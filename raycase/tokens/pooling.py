@@ -101,7 +101,7 @@ class TokenPooler:
     """Pools tokens under some conditions. What it holds is a few small matrices, which any process can be given."""
 
     def __init__(self, codes: TokenBasis, questions: ConditionQueries, temperatures: Tensor) -> None:
-        questions, temperatures = questions.cpu(), temperatures.cpu()  # the encoder may be on a GPU, the tokens are not
+        questions, temperatures = questions.to("cpu"), temperatures.to("cpu")  # where the tokens are
         queries_CHK = questions.queries.float() * temperatures[:, None]
         asked_CHM = torch.einsum("chk,mhk->chm", queries_CHK, codes.keys) * codes.steps
         self.asked = asked_CHM.flatten(0, 1)

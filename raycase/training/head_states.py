@@ -116,7 +116,7 @@ def head_vectors(
     sentences, sentence_K = np.unique(under[0], return_inverse=True)
     conditions, condition_K = np.unique(under[1], return_inverse=True)
     with faster:
-        questions = head.ask(torch.from_numpy(states.conditions[conditions]).to(device)).float()
+        questions = head.ask(torch.from_numpy(states.conditions[conditions]).to(device)).to(torch.float32)
     both_U, both_K = distinct(sentence_K * len(conditions) + condition_K)
     sentence_U, condition_U = np.divmod(both_U, len(conditions))
     vectors, order = [], []
