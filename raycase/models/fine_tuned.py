@@ -153,6 +153,11 @@ class PairCosine(nn.Module):
         return pair_cosines(self.system.encode_prepared(texts.prepared).vectors, texts.pair_index)
 
 
+def pair_scores(system: Any) -> nn.Module:
+    """What training on rated pairs fits, rows of `rated` -> scores: a `Scorer` itself, or an embedder's cosines."""
+    return PairCosine(system) if isinstance(system, FineTunedEmbedder) else system
+
+
 def starting_encoder(
     model: str, *, latent: bool = False, cls: bool = False, prompted: bool = True, **choices: Any
 ) -> EncoderSpec:

@@ -18,7 +18,7 @@ from raycase.encoder.loading import bf16_is_faster
 from raycase.encoder.token_batch import TokenBatch
 from raycase.evaluation.metrics import correlations
 from raycase.io.rated_pairs import NOT_APPLICABLE, RatedPairs
-from raycase.models.fine_tuned import FineTunedEmbedder, PairCosine
+from raycase.models.fine_tuned import pair_scores
 from raycase.models.model_folder import begin_folder
 from raycase.models.pairs import RatedTexts
 from raycase.names import TrainCompute
@@ -127,7 +127,7 @@ class PairTuning(FineTuning):
         return train, validation
 
     def module(self, system: Any) -> Any:
-        return PairCosine(system) if isinstance(system, FineTunedEmbedder) else system  # a `Scorer`
+        return pair_scores(system)
 
     def batches(self, recipe: Recipe, train: TokenizedRatedPairs, epoch: int) -> list[np.ndarray]:
         rated = np.flatnonzero(train.ratings != NOT_APPLICABLE)
