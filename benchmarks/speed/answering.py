@@ -109,12 +109,14 @@ def ask_service(index_uri, queries, seed):
             raise SystemExit(f"{how[:2]}: status {answer.status}")
         return time.perf_counter() - began
 
-    firsts = [request(body) for body in asked][: len(CONDITIONS)]
-    found = {"health": [request() for _ in asked], "request": [request(body) for body in asked]}
-    with ThreadPoolExecutor(THREADS) as threads:
-        found[f"request_of_{THREADS}_clients"] = [*threads.map(request, asked)]
-    server.terminate()
-    server.wait()
+    try:
+        firsts = [request(body) for body in asked][: len(CONDITIONS)]
+        found = {"health": [request() for _ in asked], "request": [request(body) for body in asked]}
+        with ThreadPoolExecutor(THREADS) as threads:
+            found[f"request_of_{THREADS}_clients"] = [*threads.map(request, asked)]
+    finally:
+        server.terminate()
+        server.wait()
     return {"first_ms": round(1000 * median(firsts), 1)} | {
         f"{name}_{which}_ms": round(1000 * quantile(seconds, share), 1)
         for name, seconds in found.items()

@@ -23,12 +23,12 @@ import torch
 from torch import Tensor, nn
 
 # else the first import sends Google Analytics an event, from a fork of this process, and writes into the home directory
-_hidden = "openvino_telemetry" not in sys.modules
+_hides = "openvino_telemetry" not in sys.modules
 sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]  # None: there is no such module
 import openvino as ov  # noqa: E402
 from openvino import opset15 as op  # noqa: E402
 
-if _hidden:  # those who want it import it themselves
+if _hides:  # those who want it import it themselves
     del sys.modules["openvino_telemetry"]
 
 FARTHEST = 128  # tokens, from which on MPNet's bias of relative positions is the same

@@ -4,7 +4,7 @@ Shapes: Q queries, N vectors in blocks of B, D dimensions, k neighbours, m of se
 length, so a dot product is a cosine.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -27,55 +27,60 @@ def nearest_others(vectors_ND: np.ndarray, k: int) -> Nearest:
     return top_k(vectors, [vectors], min(k, len(vectors) - 1), query_groups=own, groups=own)
 
 
-def top_k(
+def top_k(queries_QD: Tensor, blocks: Iterable[Tensor], k: int, **how: Any) -> Nearest:
+    """`top_rows`, where a row's number counts the vectors of all blocks."""
+
+    def numbered() -> Iterator[Block]:
+        first = 0
+        for block_ND in blocks:
+            yield np.arange(first, first + len(block_ND)), block_ND
+            first += len(block_ND)
+
+    return top_rows(queries_QD, numbered(), k, **how)
+
+
+def top_rows(
     queries_QD: Tensor,
-    blocks: Iterable[Tensor],
+    blocks: Iterable[Block],
     k: int,
     *,
     query_groups: Tensor | None = None,
     groups: Tensor | None = None,
     block_rows: int = BLOCK_ROWS,
     digits: int | None = None,
-    numbers: Sequence[np.ndarray] | None = None,
 ) -> Nearest:
-    """The k vectors with the largest dot products with each query, best first.
+    """The k rows whose vectors have the largest dot products with each query, best first.
 
-    (Q, D), blocks (B, D) -> scores (Q, k) float32, row indices (Q, k) int64; a row index counts the vectors of all
-    blocks. Products are computed in float32, whatever the vectors' type, and rounded to so many digits (None: to none).
-    Of equal scores the earlier row wins. With groups, (Q,) and (N,) int64, vectors of the query's own group are left
-    out. Where fewer than k vectors remain, -inf and -1 fill the rest. numbers: instead of these indices, the last of
-    them those of the rows in the block that was read last, in any order.
+    (Q, D), blocks of numbers (B,) and vectors (B, D), in any order -> scores (Q, k) float32, numbers (Q, k) int64.
+    Products are computed in float32, whatever the vectors' type, and rounded to so many digits (None: to none). Of
+    equal scores the smaller number wins. With groups, (Q,) and by number (N,) int64, vectors of the query's own group
+    are left out. Where fewer than k vectors remain, -inf and -1 fill the rest.
     """
     queries_QD, count = queries_QD.float(), len(queries_QD)
     scores_Qk, rows_Qk = nothing(count, k)
-    step = max(1, min(block_rows, BLOCK_SCORES // max(1, count)))
-    first, latest = 0, -1
-    for block_ND in blocks:
-        number_N = np.arange(first, first + len(block_ND)) if numbers is None else numbers[-1]
-        for start, vectors_BD in zip(range(0, len(block_ND), step), block_ND.split(step), strict=False):
-            number_B = number_N[start : start + step]
-            scores_QB = queries_QD @ vectors_BD.float().T
-            scores_QB = scores_QB if digits is None else scores_QB.round(decimals=digits)
-            if query_groups is not None and groups is not None:
-                is_own_QB = query_groups[:, None] == groups[None, first : first + len(vectors_BD)]
-                scores_QB.masked_fill_(is_own_QB, -torch.inf)
-            least_Q1 = torch.from_numpy(scores_Qk[:, -1:])
-            is_better_QB = scores_QB > least_Q1
-            if number_B.min() < latest:  # of equal scores, the earlier row may be in the later block
-                is_better_QB |= (scores_QB == least_Q1) & torch.from_numpy(number_B < rows_Qk[:, -1:])
-            latest = max(latest, number_B.max())
-            if np.isneginf(scores_Qk[:, -1]).any() and len(vectors_BD) > k:  # else every score would beat -inf
-                is_better_QB &= scores_QB >= scores_QB.topk(k).values[:, -1:]
-            query_H, row_H = is_better_QB.nonzero(as_tuple=True)
-            if len(query_H):
-                hits = query_H.numpy(), number_B[row_H.numpy()], scores_QB[query_H, row_H].numpy()
-                scores_Qk, rows_Qk = merge_hits(scores_Qk, rows_Qk, *hits)
-            first += len(vectors_BD)
+    step, latest = max(1, min(block_rows, BLOCK_SCORES // max(1, count))), -1
+    for number_B, vectors_BD in parts(blocks, step):
+        scores_QB = queries_QD @ vectors_BD.float().T
+        scores_QB = scores_QB if digits is None else scores_QB.round(decimals=digits)
+        if query_groups is not None and groups is not None:
+            is_own_QB = query_groups[:, None] == groups[None, torch.from_numpy(number_B)]
+            scores_QB.masked_fill_(is_own_QB, -torch.inf)
+        least_Q1 = torch.from_numpy(scores_Qk[:, -1:])
+        is_better_QB = scores_QB > least_Q1
+        if number_B.min() < latest:  # of equal scores, the smaller number may be in the later block
+            is_better_QB |= (scores_QB == least_Q1) & torch.from_numpy(number_B < rows_Qk[:, -1:])
+        latest = max(latest, number_B.max())
+        if np.isneginf(scores_Qk[:, -1]).any() and len(vectors_BD) > k:  # else every score would beat -inf
+            is_better_QB &= scores_QB >= scores_QB.topk(k).values[:, -1:]
+        query_H, row_H = is_better_QB.nonzero(as_tuple=True)
+        if len(query_H):
+            hits = query_H.numpy(), number_B[row_H.numpy()], scores_QB[query_H, row_H].numpy()
+            scores_Qk, rows_Qk = merge_hits(scores_Qk, rows_Qk, *hits)
     return scores_Qk, rows_Qk
 
 
 def nothing(count: int, k: int) -> Nearest:
-    """What `top_k` gives where there are no vectors."""
+    """What `top_rows` gives where there are no vectors."""
     return np.full((count, k), -np.inf, np.float32), np.full((count, k), -1, np.int64)
 
 
@@ -105,16 +110,8 @@ def parts(blocks: Iterable[Block], rows: int) -> Iterator[Block]:
 
 def nearest_rows(vectors_QD: np.ndarray, blocks: Iterable[Block], k: int) -> Nearest:
     """The k rows nearest to unit vectors (Q, D), by cosines rounded to `DIGITS`; of equal ones the earlier first."""
-    numbers: list[np.ndarray] = []
-
-    def vectors() -> Iterator[Tensor]:
-        for numbers_B, vectors_BD in blocks:
-            numbers.append(numbers_B)
-            yield vectors_BD
-
     block_rows = max(BLOCK_ROWS, BLOCK_OF_K * k)
-    given: dict[str, Any] = {"block_rows": block_rows, "digits": DIGITS, "numbers": numbers}
-    return top_k(torch.from_numpy(vectors_QD), vectors(), k, **given)
+    return top_rows(torch.from_numpy(vectors_QD), blocks, k, block_rows=block_rows, digits=DIGITS)
 
 
 def merge_top_k(several: Iterable[Nearest], k: int) -> Nearest:
