@@ -99,14 +99,12 @@ def ask_service(index_uri, queries, seed):
         if not hasattr(own, "connection"):
             own.connection = http.client.HTTPConnection(host)
         began = time.perf_counter()
-        how = (
-            ("POST", "/search", json.dumps(body), {"Content-Type": "application/json"}) if body else ("GET", "/health")
-        )
-        own.connection.request(*how)
+        route = ("POST", "/search") if body else ("GET", "/health")
+        own.connection.request(*route, json.dumps(body) if body else None, {"Content-Type": "application/json"})
         answer = own.connection.getresponse()
         answer.read()
         if answer.status != 200:
-            raise SystemExit(f"{how[:2]}: status {answer.status}")
+            raise SystemExit(f"{route}: status {answer.status}")
         return time.perf_counter() - began
 
     try:
